@@ -1,0 +1,1 @@
+//! Tests of the rules and parsers of the automation.
