@@ -1,0 +1,204 @@
+//! The exact search behind `balanced`; the module `proof` shows why each step is right.
+
+use std::ops::{Add, Div, Sub};
+
+/// A whole number that sums of weights are kept in.
+pub(crate) trait Sum:
+    Copy + Ord + Add<Output = Self> + Sub<Output = Self> + Div<Output = Self> + From<u8>
+{
+    /// Converts a count of stages.
+    fn from_count(count: usize) -> Self;
+}
+
+impl Sum for u64 {
+    fn from_count(count: usize) -> Self {
+        Self::try_from(count).unwrap_or(Self::MAX)
+    }
+}
+
+impl Sum for u128 {
+    fn from_count(count: usize) -> Self {
+        Self::try_from(count).unwrap_or(Self::MAX)
+    }
+}
+
+/// A list of layers, as sums from the left, that is to be cut into more than zero and fewer stages than
+/// there are layers.
+pub(crate) struct Chain<'a, S> {
+    prefix: &'a [S],
+    n_stages: usize,
+}
+
+/// For each layer, the fewest and the most stages that can cover the rest of the list from it on;
+/// `None` when none can.
+struct Reach {
+    fewest: Vec<u32>,
+    most: Vec<u32>,
+}
+
+/// Marks a layer from which the end cannot be reached.
+const UNREACHABLE: u32 = u32::MAX;
+
+impl<'a, S: Sum> Chain<'a, S> {
+    /// Callers guarantee `0 < n_stages < prefix.len()` and sums that do not decrease.
+    pub(crate) fn new(prefix: &'a [S], n_stages: usize) -> Self {
+        Self { prefix, n_stages }
+    }
+
+    fn n_layers(&self) -> usize {
+        self.prefix.len() - 1
+    }
+
+    fn total(&self) -> S {
+        self.prefix[self.n_layers()]
+    }
+
+    /// Returns the boundaries of the best cuts.
+    pub(crate) fn best(&self) -> Vec<usize> {
+        let heaviest = self.least_maximum();
+        let mut reach = Reach::new(self.prefix.len());
+        // `low` is the lightest stage of some best cuts; no cuts with a lightest stage above `high` are.
+        let (mut low, mut high) = (S::from(0), self.total() / S::from_count(self.n_stages));
+        while low < high {
+            let middle = high - (high - low) / S::from(2);
+            match self.boundaries(middle, heaviest, &mut reach) {
+                Some(found) => low = middle.max(self.lightest(&found)),
+                None => high = middle - S::from(1),
+            }
+        }
+        self.boundaries(low, heaviest, &mut reach).unwrap_or_else(|| {
+            unreachable!("cuts whose stages weigh at most the least maximum exist by its definition")
+        })
+    }
+
+    /// Returns the least `m` such that stages of at most `m` each cover the list.
+    fn least_maximum(&self) -> S {
+        let heaviest_layer = self.prefix.windows(2).map(|pair| pair[1] - pair[0]).max();
+        let mean = self.total() / S::from_count(self.n_stages);
+        let mut low = heaviest_layer.unwrap_or(S::from(0)).max(mean);
+        // Filling stages up to one mean plus one layer always suffices.
+        let mut high = low + low + S::from(1);
+        while low < high {
+            let middle = low + (high - low) / S::from(2);
+            if self.fits(middle) { high = middle } else { low = middle + S::from(1) }
+        }
+        low
+    }
+
+    /// Tells whether stages of at most `maximum` each cover the list, by filling each as far as it goes.
+    fn fits(&self, maximum: S) -> bool {
+        let mut start = 0;
+        for _ in 0..self.n_stages {
+            start = self.furthest(start, maximum);
+            if start == self.n_layers() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Returns the last boundary that keeps a stage from `start` within `maximum`, by doubling steps.
+    fn furthest(&self, start: usize, maximum: S) -> usize {
+        let limit = self.prefix[start] + maximum;
+        let mut step = 1;
+        while start + step < self.prefix.len() && self.prefix[start + step] <= limit {
+            step *= 2;
+        }
+        let end = self.prefix.len().min(start + step);
+        let base = start + step / 2;
+        base + self.prefix[base..end].partition_point(|&sum| sum <= limit) - 1
+    }
+
+    fn lightest(&self, boundaries: &[usize]) -> S {
+        let weights = boundaries.windows(2).map(|pair| self.prefix[pair[1]] - self.prefix[pair[0]]);
+        weights.min().unwrap_or(S::from(0))
+    }
+
+    /// Returns the boundaries of the cuts with the longest first stages among those whose stages weigh
+    /// `minimum` to `maximum`, or `None` when there are none.
+    fn boundaries(&self, minimum: S, maximum: S, reach: &mut Reach) -> Option<Vec<usize>> {
+        reach.fill(self.prefix, minimum, maximum);
+        if !reach.covers(0, self.n_stages) {
+            return None;
+        }
+        let mut boundaries = Vec::with_capacity(self.n_stages + 1);
+        let mut start = 0;
+        boundaries.push(start);
+        for left in (0..self.n_stages).rev() {
+            let end = self.furthest(start, maximum);
+            start = (start + 1..=end).rev().find(|&next| reach.covers(next, left))?;
+            boundaries.push(start);
+        }
+        Some(boundaries)
+    }
+}
+
+impl Reach {
+    fn new(n_boundaries: usize) -> Self {
+        Self { fewest: vec![UNREACHABLE; n_boundaries], most: vec![UNREACHABLE; n_boundaries] }
+    }
+
+    /// Tells whether exactly `n_stages` stages can cover the list from a boundary on.
+    fn covers(&self, boundary: usize, n_stages: usize) -> bool {
+        let fewest = self.fewest[boundary];
+        fewest != UNREACHABLE && {
+            let n_stages = u32::try_from(n_stages).unwrap_or(UNREACHABLE);
+            fewest <= n_stages && n_stages <= self.most[boundary]
+        }
+    }
+
+    /// Fills in, from the end of the list to its start, what stages of `minimum` to `maximum` can cover.
+    fn fill<S: Sum>(&mut self, prefix: &[S], minimum: S, maximum: S) {
+        let last = prefix.len() - 1;
+        self.fewest[last] = 0;
+        self.most[last] = 0;
+        let (mut fewest, mut most) = (Window::new(), Window::new());
+        // A stage from `start` may end anywhere in `nearest..=furthest`; both only move left.
+        let mut nearest = last + 1;
+        let mut furthest = last;
+        for start in (0..last).rev() {
+            while prefix[furthest] - prefix[start] > maximum {
+                furthest -= 1;
+            }
+            while nearest > start + 1 && prefix[nearest - 1] - prefix[start] >= minimum {
+                nearest -= 1;
+                if self.fewest[nearest] != UNREACHABLE {
+                    fewest.push(nearest, |queued| self.fewest[queued] >= self.fewest[nearest]);
+                    most.push(nearest, |queued| self.most[queued] <= self.most[nearest]);
+                }
+            }
+            let least = fewest.front(furthest).map_or(UNREACHABLE, |end| self.fewest[end] + 1);
+            let greatest = most.front(furthest).map_or(UNREACHABLE, |end| self.most[end] + 1);
+            self.fewest[start] = least;
+            self.most[start] = greatest;
+        }
+    }
+}
+
+/// A queue of boundaries, each better than all that are nearer to its front: the best one of a window
+/// that moves left.
+struct Window {
+    queue: std::collections::VecDeque<usize>,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self { queue: std::collections::VecDeque::new() }
+    }
+
+    /// Adds a boundary to the left of all others and drops those that it is no worse than.
+    fn push(&mut self, boundary: usize, no_better: impl Fn(usize) -> bool) {
+        while self.queue.back().is_some_and(|&queued| no_better(queued)) {
+            self.queue.pop_back();
+        }
+        self.queue.push_back(boundary);
+    }
+
+    /// Drops the boundaries right of `furthest` and returns the best one left.
+    fn front(&mut self, furthest: usize) -> Option<usize> {
+        while self.queue.front().is_some_and(|&queued| queued > furthest) {
+            self.queue.pop_front();
+        }
+        self.queue.front().copied()
+    }
+}

@@ -1,0 +1,200 @@
+//! The crate's errors, one enum an operation.
+
+/// Says why a list of boundaries is no list of cuts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CutsError {
+    /// There is no stage.
+    #[error("{n_boundaries} boundaries make no stage; give the start of each stage and the end of the last")]
+    NoStages {
+        /// How many boundaries were given.
+        n_boundaries: usize,
+    },
+    /// The first stage does not start at layer 0.
+    #[error("the cuts start at layer {first} and leave out the layers before it; start at 0")]
+    NotAtZero {
+        /// The first boundary.
+        first: usize,
+    },
+    /// A boundary lies before the one that precedes it.
+    #[error("stage {stage} would run from layer {start} back to {end}; boundaries must not decrease")]
+    Decreasing {
+        /// The stage between the two boundaries.
+        stage: usize,
+        /// Where it starts.
+        start: usize,
+        /// Where it was to end.
+        end: usize,
+    },
+}
+
+/// Says why weights cannot be added up.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightError {
+    /// A weight is infinite or not a number.
+    #[error("the weight of layer {layer} is {value}; weights must be finite")]
+    NotFinite {
+        /// The layer.
+        layer: usize,
+        /// Its weight.
+        value: f64,
+    },
+    /// A weight is below zero.
+    #[error("the weight of layer {layer} is {value}; weights must not be negative")]
+    Negative {
+        /// The layer.
+        layer: usize,
+        /// Its weight.
+        value: f64,
+    },
+    /// The sum does not fit.
+    #[error("the weights up to layer {layer} add up to 2^{bits} or more; scale them down")]
+    Overflow {
+        /// The layer at which the sum overflowed.
+        layer: usize,
+        /// The number of bits that there is room for.
+        bits: u32,
+    },
+}
+
+/// Says why a layer list cannot be partitioned.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartitionError {
+    /// There is no stage.
+    #[error("a pipeline needs at least one stage")]
+    NoStages,
+    /// There are more stages than one partition may have.
+    #[error("{n_stages} stages are more than the {max} that one partition may have")]
+    TooManyStages {
+        /// How many stages were asked for.
+        n_stages: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Some stage would be left without a layer.
+    #[error("{n_layers} layers cannot fill {n_stages} stages; use fewer stages or allow empty ones")]
+    TooFewLayers {
+        /// How many layers there are.
+        n_layers: usize,
+        /// How many stages were asked for.
+        n_stages: usize,
+    },
+    /// The weights cannot be added up.
+    #[error(transparent)]
+    Weight(#[from] WeightError),
+    /// The boundaries are no cuts.
+    #[error(transparent)]
+    Cuts(#[from] CutsError),
+    /// The pattern is no regular expression.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// No layer has such a type.
+    #[error("no type name among the {n_layers} layers holds \"{pattern}\"; the names are {names}")]
+    NoMatch {
+        /// The pattern, or the name of a list of weights by type.
+        pattern: String,
+        /// How many layers there are.
+        n_layers: usize,
+        /// Some of the type names, separated by commas.
+        names: String,
+    },
+    /// The explicit weights are not one a layer.
+    #[error("{n_weights} weights for {n_layers} layers; give one weight for each layer")]
+    WeightCount {
+        /// How many weights were given.
+        n_weights: usize,
+        /// How many layers there are.
+        n_layers: usize,
+    },
+    /// The cuts cover another number of layers.
+    #[error("the cuts end at layer {end}, but there are {n_layers} layers; end the last stage there")]
+    NotCovering {
+        /// The last boundary.
+        end: usize,
+        /// How many layers there are.
+        n_layers: usize,
+    },
+    /// The cuts make another number of stages.
+    #[error("the cuts make {n_cut} stages, but {n_stages} are wanted; give one boundary more than stages")]
+    StageCount {
+        /// How many stages the cuts make.
+        n_cut: usize,
+        /// How many stages were asked for.
+        n_stages: usize,
+    },
+    /// The cuts leave a stage empty.
+    #[error(
+        "stage {stage} starts and ends at layer {layer}; move its boundaries apart or allow empty stages"
+    )]
+    EmptyStage {
+        /// The empty stage.
+        stage: usize,
+        /// Its first boundary.
+        layer: usize,
+    },
+    /// A layer was not measured.
+    #[error("layer {layer} ({type_name}) has no profile; measure every layer or use another method")]
+    NotMeasured {
+        /// The layer.
+        layer: usize,
+        /// Its type name.
+        type_name: String,
+    },
+}
+
+/// Says that a pattern is no regular expression.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("\"{pattern}\" is no regular expression that can be searched for")]
+pub struct PatternError {
+    /// The refused pattern.
+    pub pattern: String,
+    /// What is wrong with it.
+    pub source: Box<regex::Error>,
+}
+
+impl PartialEq for PatternError {
+    fn eq(&self, other: &Self) -> bool {
+        self.pattern == other.pattern
+    }
+}
+
+/// Says why a text is no partition method.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MethodError {
+    /// No method is called so.
+    #[error(
+        "\"{text}\" is no partition method; use uniform, parameters, profile, type:REGEX, weights:LIST or \
+         cuts:LIST"
+    )]
+    Unknown {
+        /// The refused text.
+        text: String,
+    },
+    /// The pattern after `type:` cannot be compiled.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// A weight is no number.
+    #[error("\"{text}\" is no weight; use a number such as 3 or 0.5")]
+    Number {
+        /// The refused text.
+        text: String,
+    },
+    /// An entry of a list of weights by type is not `NAME=NUMBER`.
+    #[error("\"{entry}\" gives no type a weight; write NAME=NUMBER, as in embed=2")]
+    Entry {
+        /// The refused entry.
+        entry: String,
+    },
+    /// A boundary is no number.
+    #[error("\"{text}\" is no boundary; use whole numbers, as in 0,3,7")]
+    Boundary {
+        /// The refused text.
+        text: String,
+    },
+    /// The boundaries are no cuts.
+    #[error(transparent)]
+    Cuts(#[from] CutsError),
+}

@@ -1,0 +1,1 @@
+//! Why `balanced` is right.
