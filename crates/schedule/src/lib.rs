@@ -1,1 +1,55 @@
-//! Part of Brigade.
+//! Pipeline schedules as values: made, lowered to instructions, proved sound and timed before they run.
+//!
+//! ```text
+//! gpipe, one_f_one_b, ... ──► Plan ──lower──► Program ──check──► CheckedPlan ──replay──► Timeline
+//!                              ▲ │
+//!                        text ─┘ └─► text
+//! ```
+//!
+//! # Invariants
+//! - There is no tensor, thread, channel, file or clock in this crate.
+//! - There is no way to a [`CheckedPlan`] but through [`check`]: what runs has been proved.
+//! - No order depends on a hash: the same input gives the same plan, program and timeline everywhere.
+//! - A plan holds no time. Ranks take their next action as soon as what it needs is there.
+//!
+//! # Examples
+//! ```
+//! use brigade_schedule::{Capacity, Costs, PipeRank, Shape, StageCosts, check_plan, one_f_one_b, replay};
+//!
+//! let plan = one_f_one_b(Shape { n_ranks: 4, n_micro_batches: 8 })?;
+//! let checked = check_plan(&plan, Capacity(1))?;
+//! assert_eq!(checked.n_buffers(PipeRank(0)), 4);
+//!
+//! let unit = StageCosts { forward_s: 1.0, input_grad_s: 1.0, weight_grad_s: 1.0, ..Default::default() };
+//! let timeline = replay(&checked, &Costs::uniform(4, unit))?;
+//! assert_eq!(timeline.makespan_s(), 33.0); // (m + p - 1)(F + B)
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod action;
+mod action_text;
+mod check;
+mod error;
+mod instruction;
+mod lower;
+mod plan;
+mod plan_text;
+mod program;
+mod replay;
+mod schedules;
+mod shape;
+
+pub use action::{Action, Compute, ComputeKind, MarkerKind, MessageKind, MicroBatch, SendKind, Visit};
+pub use brigade_topology::{PipeRank, Placement, Stage};
+pub use check::{Capacity, CheckedPlan, check, check_plan};
+pub use error::{
+    ActionFault, ActionParseError, CheckError, CostError, Envelope, LowerError, Missing, Need, Pending,
+    PlanError, PlanParseError, ScheduleError,
+};
+pub use instruction::{BufferId, Instruction, LoadPart};
+pub use lower::lower;
+pub use plan::{MAX_ACTIONS, Plan};
+pub use program::Program;
+pub use replay::{Costs, LinkCosts, RankTimeline, Span, StageCosts, Timeline, replay};
+pub use schedules::{Schedule, forward_only, gpipe, one_f_one_b};
+pub use shape::Shape;

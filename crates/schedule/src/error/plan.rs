@@ -1,0 +1,180 @@
+//! Errors of text, plans, schedules and cost models.
+
+use brigade_topology::Stage;
+
+/// What is wrong with the text of one action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ActionFault {
+    /// Nothing there.
+    #[error("expected an action such as 0F1, found nothing")]
+    Empty,
+    /// The stage number is missing.
+    #[error("expected a stage number first, as in 0F1")]
+    NoStage,
+    /// The micro-batch number is missing.
+    #[error("expected a micro-batch number last, as in 0F1")]
+    NoMicroBatch,
+    /// A number does not fit in 32 bits.
+    #[error("number above 4294967295")]
+    TooLarge,
+    /// The word is none of the known ones.
+    #[error(
+        "expected one of F, B, I, W, SEND_F, SEND_B, RECV_F, RECV_B, WAIT_SEND_F, WAIT_SEND_B, UNSHARD, \
+         RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, OVERLAP_F_B"
+    )]
+    Word,
+    /// A pair is not of the form `(0F1;1B0)OVERLAP_F_B`.
+    #[error("expected a forward and a backward pass, as in (0F1;1B0)OVERLAP_F_B")]
+    Pair,
+    /// Something follows the action.
+    #[error("unexpected text after the action")]
+    Trailing,
+}
+
+/// Why a text is not an action.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read action {text:?}: {fault}")]
+pub struct ActionParseError {
+    /// The text, cut to 40 characters.
+    pub text: String,
+    /// What is wrong with it.
+    pub fault: ActionFault,
+}
+
+/// Why rows do not make a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Not one row a rank.
+    #[error("expected one row for each of {n_ranks} ranks, found {n_rows} rows")]
+    Rows {
+        /// Rows given.
+        n_rows: usize,
+        /// Ranks of the placement.
+        n_ranks: u32,
+    },
+    /// A batch needs a micro-batch.
+    #[error("expected at least 1 micro-batch, found 0")]
+    NoMicroBatches,
+    /// More cells than a plan in memory may have.
+    #[error("plan of {n_actions} actions is above the limit of {max}; use fewer micro-batches or stream it")]
+    TooLong {
+        /// Cells given.
+        n_actions: u64,
+        /// The limit.
+        max: u64,
+    },
+}
+
+/// Why a text is not a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanParseError {
+    /// The first line is not as written by `Plan`'s `Display`.
+    #[error("expected a first line such as \"placement linear:4; micro-batches 8\", found {line:?}")]
+    Header {
+        /// The line, cut to 40 characters.
+        line: String,
+    },
+    /// A cell is not an action.
+    #[error("row {row}, column {column}: {source}")]
+    Cell {
+        /// Row, from 1; the header does not count.
+        row: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What is wrong with the cell.
+        source: ActionParseError,
+    },
+    /// The placement of the first line is none.
+    #[error("first line: {0}")]
+    Placement(#[from] brigade_topology::PlacementError),
+    /// The rows do not make a plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Why a schedule cannot be made for a shape.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// A pipeline needs a rank.
+    #[error("expected at least 1 pipeline rank, found 0")]
+    NoRanks,
+    /// A batch needs a micro-batch.
+    #[error("expected at least 1 micro-batch, found 0")]
+    NoMicroBatches,
+    /// A rank needs a stage.
+    #[error("expected at least 1 stage a rank, found 0")]
+    NoStages,
+    /// The plan would not fit in memory.
+    #[error(
+        "plan of {n_ranks} ranks x {n_virtual} stages x {n_micro_batches} micro-batches is above the limit of \
+         {max} actions; use fewer micro-batches or stream it"
+    )]
+    TooLong {
+        /// Ranks asked for.
+        n_ranks: u32,
+        /// Micro-batches asked for.
+        n_micro_batches: u32,
+        /// Stages a rank asked for.
+        n_virtual: u32,
+        /// The limit.
+        max: u64,
+    },
+    /// The name of the schedule is not known.
+    #[error("unknown schedule {name:?}, expected one of {known}")]
+    Unknown {
+        /// The name given, cut to 40 characters.
+        name: String,
+        /// The names that would work.
+        known: &'static str,
+    },
+    /// Stages could not be placed.
+    #[error(transparent)]
+    Placement(#[from] brigade_topology::PlacementError),
+    /// The rows do not make a plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Why a cost model cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CostError {
+    /// Not one cost a stage.
+    #[error("expected costs of {n_stages} stages, found {n_costs}")]
+    Stages {
+        /// Costs given.
+        n_costs: usize,
+        /// Stages of the plan.
+        n_stages: u32,
+    },
+    /// A time of a stage is negative or not finite.
+    #[error("stage {stage}: expected a time of at least 0, found {value}")]
+    Time {
+        /// The stage.
+        stage: Stage,
+        /// The time given.
+        value: f64,
+    },
+    /// A time at the end of a batch is negative or not finite.
+    #[error("end of a batch: expected a time of at least 0, found {value}")]
+    EndTime {
+        /// The time given.
+        value: f64,
+    },
+    /// A latency is negative or not finite.
+    #[error("expected a latency of at least 0, found {value}")]
+    Latency {
+        /// The latency given.
+        value: f64,
+    },
+    /// A bandwidth is not above 0.
+    #[error("expected a bandwidth above 0, found {value}")]
+    Bandwidth {
+        /// The bandwidth given.
+        value: f64,
+    },
+}

@@ -1,0 +1,231 @@
+//! The event simulation of a replay.
+
+use std::collections::VecDeque;
+
+use brigade_topology::{PipeRank, Stage};
+
+use super::costs::{Costs, LinkCosts};
+use super::timeline::{RankTimeline, Span, Timeline};
+use crate::action::ComputeKind;
+use crate::check::CheckedPlan;
+use crate::instruction::Instruction;
+
+/// A link with the times of what lies on it.
+#[derive(Debug)]
+struct Link {
+    ends: (PipeRank, PipeRank),
+    costs: LinkCosts,
+    /// When each message that is not taken yet is there; at rendezvous, when its sender is ready.
+    arrivals: VecDeque<f64>,
+    /// When places of the link that are not used again yet became free; at rendezvous, when transfers ended.
+    freed_s: VecDeque<f64>,
+    n_sent: usize,
+    n_bytes: VecDeque<u64>,
+    /// When the wire is free for the next transfer.
+    wire_free_s: f64,
+}
+
+/// One rank on its way through its stream.
+#[derive(Debug, Default)]
+struct RankRun {
+    position: usize,
+    now_s: f64,
+    /// At rendezvous: the message is offered and not taken.
+    offered: bool,
+    waits_on: Option<usize>,
+    in_flight: u32,
+    bytes: u64,
+    timeline: RankTimeline,
+}
+
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    plan: &'a CheckedPlan,
+    costs: &'a Costs,
+    capacity: usize,
+    links: Vec<Link>,
+    ranks: Vec<RankRun>,
+    ready: VecDeque<usize>,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(plan: &'a CheckedPlan, costs: &'a Costs) -> Self {
+        let link = |&ends: &(PipeRank, PipeRank)| Link {
+            ends,
+            costs: costs.of_link(ends.0, ends.1),
+            arrivals: VecDeque::new(),
+            freed_s: VecDeque::new(),
+            n_sent: 0,
+            n_bytes: VecDeque::new(),
+            wire_free_s: 0.0,
+        };
+        let n_ranks = plan.plan().rows().len();
+        Self {
+            plan,
+            costs,
+            capacity: usize::try_from(plan.link_capacity().0).unwrap_or(usize::MAX),
+            links: plan.links().iter().map(link).collect(),
+            ranks: (0..n_ranks).map(|_| RankRun::default()).collect(),
+            ready: (0..n_ranks).collect(),
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> Timeline {
+        while let Some(rank) = self.ready.pop_front() {
+            self.advance(rank);
+        }
+        let makespan_s = self.ranks.iter().map(|rank| rank.now_s).fold(0.0, f64::max);
+        Timeline { ranks: self.ranks.into_iter().map(|rank| rank.timeline).collect(), makespan_s }
+    }
+
+    /// Lets one rank go on until the time of its next step is not known yet.
+    fn advance(&mut self, at: usize) {
+        let plan = self.plan;
+        let rank = PipeRank(u32::try_from(at).unwrap_or(u32::MAX));
+        while let Some(instruction) = plan.instructions(rank).get(self.ranks[at].position) {
+            let went_on = match (instruction.sends_to(), instruction.receives_from()) {
+                (Some(to), _) => self.send(at, (rank, to), instruction),
+                (_, Some(from)) => self.receive(at, (from, rank)),
+                _ => {
+                    self.step(at, instruction);
+                    true
+                }
+            };
+            if !went_on {
+                return;
+            }
+            self.ranks[at].position += 1;
+        }
+    }
+
+    fn link(&self, ends: (PipeRank, PipeRank)) -> Option<usize> {
+        self.links.binary_search_by_key(&ends, |link| link.ends).ok()
+    }
+
+    /// Sends; false when the rank must wait for the other end to go on.
+    fn send(&mut self, at: usize, ends: (PipeRank, PipeRank), instruction: &Instruction) -> bool {
+        let Some(id) = self.link(ends) else { return true };
+        let bytes = message_bytes(self.costs, instruction);
+        let capacity = self.capacity;
+        let (rank, link) = (&mut self.ranks[at], &mut self.links[id]);
+        let now_s = rank.now_s;
+        if capacity == 0 {
+            if !rank.offered {
+                rank.offered = true;
+                link.arrivals.push_back(now_s);
+                link.n_bytes.push_back(bytes);
+                rank.waits_on = Some(id);
+                self.wake(ends.1, id);
+                return false;
+            }
+            let Some(end_s) = link.freed_s.pop_front() else {
+                rank.waits_on = Some(id);
+                return false;
+            };
+            rank.offered = false;
+            rank.now_s = end_s;
+            return true;
+        }
+        let mut start_s = now_s;
+        if link.n_sent >= capacity {
+            let Some(freed_s) = link.freed_s.pop_front() else {
+                rank.waits_on = Some(id);
+                return false;
+            };
+            start_s = start_s.max(freed_s);
+        }
+        rank.now_s = start_s;
+        link.n_sent += 1;
+        link.wire_free_s = start_s.max(link.wire_free_s) + link.costs.transfer_s(bytes);
+        link.arrivals.push_back(link.wire_free_s + link.costs.latency_s);
+        self.wake(ends.1, id);
+        true
+    }
+
+    /// Receives; false when the rank must wait for the other end to go on.
+    fn receive(&mut self, at: usize, ends: (PipeRank, PipeRank)) -> bool {
+        let Some(id) = self.link(ends) else { return true };
+        let (rank, link) = (&mut self.ranks[at], &mut self.links[id]);
+        let Some(there_s) = link.arrivals.pop_front() else {
+            rank.waits_on = Some(id);
+            return false;
+        };
+        rank.now_s = rank.now_s.max(there_s);
+        if self.capacity == 0 {
+            let bytes = link.n_bytes.pop_front().unwrap_or(0);
+            rank.now_s += link.costs.transfer_s(bytes) + link.costs.latency_s;
+        }
+        link.freed_s.push_back(rank.now_s);
+        self.wake(ends.0, id);
+        true
+    }
+
+    fn wake(&mut self, rank: PipeRank, link: usize) {
+        let at = rank.index();
+        if self.ranks[at].waits_on == Some(link) {
+            self.ranks[at].waits_on = None;
+            self.ready.push_back(at);
+        }
+    }
+
+    /// A step that needs no other rank.
+    fn step(&mut self, at: usize, instruction: &Instruction) {
+        let costs = self.costs;
+        let rank = &mut self.ranks[at];
+        let duration_s = match (instruction, instruction.compute_kind(), instruction.visit()) {
+            (_, Some(kind), Some((stage, ..))) => {
+                rank.count(costs, kind, stage);
+                costs.stage(stage).time_s(kind)
+            }
+            (Instruction::ReduceTiedGrads, ..) => costs.reduce_tied_s,
+            (Instruction::ReduceGrads, ..) => costs.reduce_s,
+            (Instruction::OptimizerStep, ..) => costs.optimizer_s,
+            _ => return,
+        };
+        let start_s = rank.now_s;
+        let end_s = start_s + duration_s;
+        rank.now_s = end_s;
+        rank.timeline.busy_s += duration_s;
+        // The end of a batch that costs nothing is no part of what the rank does over time.
+        if instruction.compute_kind().is_some() || duration_s > 0.0 {
+            rank.timeline.spans.push(Span { instruction: *instruction, start_s, end_s });
+        }
+    }
+}
+
+impl RankRun {
+    /// Keeps count of what is in flight; the peak stands between steps, after a forward pass.
+    fn count(&mut self, costs: &Costs, kind: ComputeKind, stage: Stage) {
+        let costs = costs.stage(stage);
+        match kind {
+            ComputeKind::Forward => {
+                self.in_flight += 1;
+                self.bytes = self.bytes.saturating_add(costs.activation_bytes);
+            }
+            ComputeKind::Backward => {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                self.bytes = self.bytes.saturating_sub(costs.activation_bytes);
+            }
+            ComputeKind::InputGrad => {
+                self.bytes = self.bytes.saturating_sub(costs.activation_bytes);
+                self.bytes = self.bytes.saturating_add(costs.weight_grad_bytes);
+            }
+            ComputeKind::WeightGrad => {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                self.bytes = self.bytes.saturating_sub(costs.weight_grad_bytes);
+            }
+        }
+        self.timeline.peak_in_flight = self.timeline.peak_in_flight.max(self.in_flight);
+        self.timeline.peak_bytes = self.timeline.peak_bytes.max(self.bytes);
+    }
+}
+
+/// The size of what `instruction` sends: the output of a stage, or the gradient of its input, which has the
+/// size of the previous stage's output.
+fn message_bytes(costs: &Costs, instruction: &Instruction) -> u64 {
+    match *instruction {
+        Instruction::SendActivation { stage, .. } => costs.stage(stage).output_bytes,
+        Instruction::SendGrad { stage, .. } => costs.stage(Stage(stage.0.saturating_sub(1))).output_bytes,
+        _ => 0,
+    }
+}

@@ -1,0 +1,84 @@
+//! Every schedule at every small size, against the formulas of the literature.
+
+use brigade_schedule::{
+    Capacity, CheckedPlan, Costs, PipeRank, Schedule, Shape, StageCosts, check_plan, replay,
+};
+
+const UNIT: StageCosts = StageCosts {
+    forward_s: 1.0,
+    input_grad_s: 1.0,
+    weight_grad_s: 1.0,
+    recompute_s: 0.0,
+    activation_bytes: 1,
+    weight_grad_bytes: 1,
+    output_bytes: 0,
+};
+
+fn shapes() -> impl Iterator<Item = Shape> {
+    (1..=8).flat_map(|n_ranks| (1..=16).map(move |n_micro_batches| Shape { n_ranks, n_micro_batches }))
+}
+
+fn checked(schedule: Schedule, shape: Shape, capacity: Capacity) -> CheckedPlan {
+    let plan = schedule.plan(shape).unwrap_or_else(|error| panic!("{schedule} {shape:?}: {error}"));
+    check_plan(&plan, capacity).unwrap_or_else(|error| panic!("{schedule} {shape:?}: {error}"))
+}
+
+fn ranks(shape: Shape) -> impl Iterator<Item = PipeRank> {
+    (0..shape.n_ranks).map(PipeRank)
+}
+
+#[test]
+fn every_schedule_passes_at_one_message_a_link() {
+    for schedule in Schedule::ALL {
+        for shape in shapes() {
+            let plan = checked(schedule, shape, Capacity(1));
+            let n_visits = shape.n_micro_batches * plan.placement().stages_per_rank();
+            for rank in ranks(shape) {
+                assert!(plan.in_flight(rank) <= n_visits);
+                assert!(plan.n_buffers(rank) >= 1, "{schedule} {shape:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gpipe_and_1f1b_take_the_time_of_their_formula() {
+    for shape in shapes() {
+        let (p, m) = (f64::from(shape.n_ranks), f64::from(shape.n_micro_batches));
+        for schedule in [Schedule::GPipe, Schedule::OneFOneB] {
+            let plan = checked(schedule, shape, Capacity(shape.n_micro_batches));
+            let timeline = replay(&plan, &Costs::uniform(shape.n_ranks, UNIT)).expect("costs fit");
+            assert_eq!(timeline.makespan_s(), (m + p - 1.0) * 3.0, "{schedule} {shape:?}");
+            assert_eq!(timeline.bubble_wall_s(), (p - 1.0) * 3.0, "{schedule} {shape:?}");
+        }
+    }
+}
+
+#[test]
+fn in_flight_and_buffers_are_as_few_as_the_plan_needs() {
+    for shape in shapes() {
+        let m = shape.n_micro_batches;
+        let gpipe = checked(Schedule::GPipe, shape, Capacity(1));
+        let one_f_one_b = checked(Schedule::OneFOneB, shape, Capacity(1));
+        let forward_only = checked(Schedule::ForwardOnly, shape, Capacity(1));
+        for rank in ranks(shape) {
+            assert_eq!((gpipe.in_flight(rank), gpipe.n_buffers(rank)), (m, m));
+            let expected = (shape.n_ranks - rank.0).min(m);
+            assert_eq!(one_f_one_b.in_flight(rank), expected, "{shape:?} {rank}");
+            assert_eq!(one_f_one_b.n_buffers(rank), expected, "{shape:?} {rank}");
+            assert_eq!(forward_only.n_buffers(rank), m.min(2), "{shape:?} {rank}");
+        }
+    }
+}
+
+#[test]
+fn forward_of_the_first_micro_batch_starts_as_soon_as_it_can() {
+    // B45: sends are not held back, so rank r starts after r forward passes.
+    let shape = Shape { n_ranks: 8, n_micro_batches: 16 };
+    let plan = checked(Schedule::OneFOneB, shape, Capacity(1));
+    let timeline = replay(&plan, &Costs::uniform(8, UNIT)).expect("costs fit");
+    for rank in ranks(shape) {
+        let first = timeline.rank(rank).and_then(|rank| rank.spans.first()).expect("a span");
+        assert_eq!(first.start_s, f64::from(rank.0));
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests of `brigade-schedule`, one binary.
+
+mod broken;
+mod formulas;
+mod text;
