@@ -1,1 +1,66 @@
-//! Part of Brigade.
+//! Pipeline-parallel training for Burn: layers cut into stages, a schedule proved before it runs, and
+//! the engine that runs it.
+//!
+//! ```text
+//! Layers ──partition──► cuts ──placement──► this rank's stages ──────────┐
+//! schedule ──► Plan ──lower──► Program ──check──► CheckedPlan            │
+//!                                                     │                  ▼
+//!                 one thread a rank: PipelineEngine ──┴──► interpreter: forward, backward, step
+//!                                                              ▲    │
+//!                        messages of the neighbours ◄──links───┘◄───┘
+//! ```
+//!
+//! # Invariants
+//! - No plan runs that [`brigade_schedule::check()`] has not passed.
+//! - No tensor with an autodiff graph leaves its thread.
+//! - No wait is without a deadline, and no queue without a capacity.
+//! - No number depends on how many stages there are: gradients and losses add up in micro-batch order.
+//! - The interpreter knows no schedule by name.
+//!
+//! # Examples
+//! ```
+//! use brigade_engine::World;
+//!
+//! let ranks = World::local(2)?.run(|rank| Ok::<_, String>(rank.rank().index()))?;
+//! assert_eq!(ranks, [0, 1]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! A whole training loop stands at [`PipelineEngine`].
+
+mod engine;
+mod erased;
+mod error;
+mod gradients;
+mod hub;
+mod inject;
+mod interpreter;
+mod layer;
+mod layers;
+mod message;
+mod module;
+mod report;
+mod stage;
+mod tensor;
+mod timing;
+mod value;
+mod world;
+
+pub use brigade_partition as partition;
+pub use brigade_schedule as schedule;
+pub use brigade_topology as topology;
+pub use brigade_wire as wire;
+
+pub use engine::{PipelineEngine, TrainConfig};
+pub use error::{
+    BuildError, Cause, EngineError, Site, StepError, TensorError, ValueError, WorldError, WorldSizeError,
+};
+pub use gradients::NamedTensor;
+pub use inject::backward_with;
+pub use layer::{AnyLayer, Layer, LayerError};
+pub use layers::{LayerSpec, Layers};
+pub use module::{BASE_SEED_DEFAULT, PipelineModule, PipelineModuleBuilder};
+pub use report::{EvalReport, RankTimes, StepReport, StepTimes};
+pub use tensor::{AnyTensor, LeafRole, RANK_MAX};
+pub use timing::{Spent, StageTimes};
+pub use value::Value;
+pub use world::{DEADLINE_DEFAULT, RANKS_MAX, RankHandle, THREADS_MAX, World};

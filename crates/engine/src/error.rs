@@ -1,0 +1,460 @@
+//! What can go wrong, one enum an operation.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use brigade_partition::PartitionError;
+use brigade_schedule::{CheckError, CostError, LowerError, MicroBatch, ScheduleError};
+use brigade_topology::{Rank, Stage, TopologyError};
+use brigade_wire::UnflattenError;
+
+use crate::tensor::RANK_MAX;
+
+/// Why a tensor could not change form.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// The rank is outside what Brigade carries.
+    #[error("a tensor of rank {rank} cannot be carried: reshape it to a rank of 1 to {RANK_MAX}")]
+    Rank {
+        /// The tensor's rank.
+        rank: usize,
+    },
+    /// The tensor is not of the asked type.
+    #[error("expected a {expected_kind} tensor of rank {expected_rank}, found a {kind} tensor of rank {rank}")]
+    Mismatch {
+        /// Asked rank.
+        expected_rank: usize,
+        /// Asked kind.
+        expected_kind: &'static str,
+        /// Actual rank.
+        rank: usize,
+        /// Actual kind.
+        kind: &'static str,
+    },
+    /// A gradient does not fit the tensor that it is the gradient of.
+    #[error("the gradient is {gradient}, its tensor is {output}: both must be the same")]
+    GradientShape {
+        /// Dtype and shape of the tensor.
+        output: String,
+        /// Dtype and shape of the gradient.
+        gradient: String,
+    },
+}
+
+/// Why a value and a tree do not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// The tree is built otherwise than the type that should come out of it.
+    #[error("expected {expected}, found {found}")]
+    Structure {
+        /// What the type needs.
+        expected: &'static str,
+        /// What the tree holds.
+        found: String,
+    },
+    /// A tensor is of another rank or kind.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// Why a pipeline module cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The layer list is empty.
+    #[error("the layer list is empty: add at least one layer")]
+    NoLayers,
+    /// A topology holds another number of ranks than the world.
+    #[error("the topology {topology} has {ranks} ranks, the world has {world}: make them equal")]
+    WorldSize {
+        /// The topology as text.
+        topology: String,
+        /// Its number of ranks.
+        ranks: u64,
+        /// Number of ranks of the world.
+        world: usize,
+    },
+    /// The topology has an axis besides `pipe` that is larger than one.
+    #[error("axis `{axis}` has size {size}: only the axis `pipe` may be larger than 1 in this version")]
+    Axis {
+        /// The axis.
+        axis: String,
+        /// Its size.
+        size: u64,
+    },
+    /// The schedule made a plan for another number of ranks.
+    #[error("the schedule gave a plan for {plan} pipeline ranks, the topology has {topology}")]
+    PlanRanks {
+        /// Pipeline ranks of the plan.
+        plan: usize,
+        /// Pipeline ranks of the topology.
+        topology: usize,
+    },
+    /// A plan for training holds no backward, or one for evaluation holds some.
+    #[error("the {wanted} plan {found}: give a schedule for {wanted}")]
+    PlanKind {
+        /// `training` or `evaluation`.
+        wanted: &'static str,
+        /// What is wrong with the plan.
+        found: &'static str,
+    },
+    /// A layer's constructor panicked.
+    #[error("layer {layer} ({type_name}) panicked while it was built: {message}")]
+    LayerPanicked {
+        /// Global index of the layer.
+        layer: usize,
+        /// Its type.
+        type_name: &'static str,
+        /// The panic's message.
+        message: String,
+    },
+    /// A layer has a parameter of a rank that Brigade cannot carry.
+    #[error("layer {layer} ({type_name}) has a parameter of rank {rank}: use a rank of 1 to {RANK_MAX}")]
+    ParameterRank {
+        /// Global index of the layer.
+        layer: usize,
+        /// Its type.
+        type_name: &'static str,
+        /// The parameter's rank.
+        rank: usize,
+    },
+    /// A learning rate that is not a number or is negative.
+    #[error("learning rate {value}: it must be a finite number of at least 0")]
+    LearningRate {
+        /// The given value.
+        value: f64,
+    },
+    /// The layers cannot be cut as asked.
+    #[error("the layers cannot be cut into stages")]
+    Partition(#[from] PartitionError),
+    /// The grid of ranks is wrong.
+    #[error("the process topology is wrong")]
+    Topology(#[from] TopologyError),
+    /// The schedule refuses these numbers.
+    #[error("the schedule cannot be made")]
+    Schedule(#[from] ScheduleError),
+    /// The plan cannot be turned into instructions.
+    #[error("the plan cannot be lowered to instructions")]
+    Lower(#[from] LowerError),
+    /// The plan is unsound.
+    #[error("the plan does not pass the checker")]
+    Check(#[from] CheckError),
+}
+
+/// Where in the pipeline something happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The rank.
+    pub rank: Rank,
+    /// The stage, when an instruction of one was running.
+    pub stage: Option<Stage>,
+    /// The micro-batch, when an instruction of one was running.
+    pub micro_batch: Option<MicroBatch>,
+    /// The instruction as text, or the name of the phase of the step.
+    pub instruction: String,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.rank)?;
+        if let Some(stage) = self.stage {
+            write!(f, ", stage {stage}")?;
+        }
+        if let Some(micro_batch) = self.micro_batch {
+            write!(f, ", micro-batch {micro_batch}")?;
+        }
+        write!(f, ", {}", self.instruction)
+    }
+}
+
+/// The first failure of a step: the same on every rank, whichever of them failed.
+#[derive(Clone, Debug)]
+pub struct StepError(Arc<(Site, Cause)>);
+
+impl StepError {
+    pub(crate) fn new(site: Site, cause: Cause) -> Self {
+        Self(Arc::new((site, cause)))
+    }
+
+    /// Where it happened.
+    #[must_use]
+    pub fn site(&self) -> &Site {
+        &self.0.0
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn cause(&self) -> &Cause {
+        &self.0.1
+    }
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.site(), self.cause())
+    }
+}
+
+impl std::error::Error for StepError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(self.cause())
+    }
+}
+
+/// What stopped a step.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A layer returned an error.
+    #[error("layer {layer} ({type_name}) failed: {message}")]
+    LayerFailed {
+        /// Global index of the layer.
+        layer: usize,
+        /// Its type.
+        type_name: &'static str,
+        /// The layer's own error.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+        /// The same as text.
+        message: String,
+    },
+    /// A layer panicked in its forward.
+    #[error("layer {layer} ({type_name}) panicked: {message}")]
+    LayerPanicked {
+        /// Global index of the layer.
+        layer: usize,
+        /// Its type.
+        type_name: &'static str,
+        /// The panic's message.
+        message: String,
+    },
+    /// A layer was given a value of another type, or gave one that cannot be carried.
+    #[error("layer {layer} ({type_name}) and the value at its {end} do not fit: {source}")]
+    LayerValue {
+        /// Global index of the layer.
+        layer: usize,
+        /// Its type.
+        type_name: &'static str,
+        /// `input` or `output`.
+        end: &'static str,
+        /// What does not fit.
+        source: ValueError,
+    },
+    /// A user's function panicked.
+    #[error("{what} panicked: {message}")]
+    Panicked {
+        /// Which function: the loss, the data source, the backward pass, the optimizer.
+        what: &'static str,
+        /// The panic's message.
+        message: String,
+    },
+    /// The loss function's inputs do not fit.
+    #[error("the {what} does not fit the loss function: {source}")]
+    LossValue {
+        /// `output` or `target`.
+        what: &'static str,
+        /// What does not fit.
+        source: ValueError,
+    },
+    /// The loss is not one number.
+    #[error("the loss has {elements} elements: reduce it to one, for instance by a mean")]
+    LossShape {
+        /// Number of elements.
+        elements: usize,
+    },
+    /// The data ended inside a batch.
+    #[error(
+        "the data ended inside a batch: {found} of {wanted} micro-batches; give whole batches or drop the rest"
+    )]
+    DataEnded {
+        /// Micro-batches that a batch needs.
+        wanted: usize,
+        /// Micro-batches that there were.
+        found: usize,
+    },
+    /// The ranks that feed the pipeline were given different amounts of data.
+    #[error("rank {other} has {there} micro-batches for this batch, this rank {here}: give both the same data")]
+    DataDiffers {
+        /// The other rank.
+        other: Rank,
+        /// Its number of micro-batches.
+        there: usize,
+        /// This rank's number of micro-batches.
+        here: usize,
+    },
+    /// The ranks called different functions, or with different numbers.
+    #[error("this rank called {here}, rank {other} called {there}: every rank must make the same calls")]
+    CallsDiffer {
+        /// What this rank called.
+        here: String,
+        /// Another rank.
+        other: Rank,
+        /// What that rank called.
+        there: String,
+    },
+    /// A message is not the one that the plan has at this place.
+    #[error("expected {expected} from rank {peer}, received {found}: the ranks run different plans")]
+    UnexpectedMessage {
+        /// The sender.
+        peer: Rank,
+        /// What the plan says.
+        expected: String,
+        /// What came.
+        found: String,
+    },
+    /// The structure of a message does not fit its tensors.
+    #[error("a message from rank {peer} cannot be rebuilt: {source}")]
+    Message {
+        /// The sender.
+        peer: Rank,
+        /// What is wrong.
+        source: UnflattenError,
+    },
+    /// A gradient does not fit its tensor.
+    #[error("gradients do not fit the outputs of this stage: {0}")]
+    Gradient(TensorError),
+    /// A stage gave back another number of gradients than it was asked for.
+    #[error("rank {peer} sent {found} gradients for {expected} tensors")]
+    GradientCount {
+        /// The sender.
+        peer: Rank,
+        /// Number of tensors sent to it.
+        expected: usize,
+        /// Number of gradients that it sent.
+        found: usize,
+    },
+    /// A peer ended its program while this rank waits for it.
+    #[error("rank {peer} has ended, this rank still waits for it to {what}: let every rank run the same steps")]
+    PeerEnded {
+        /// The peer.
+        peer: Rank,
+        /// What this rank waits for.
+        what: &'static str,
+    },
+    /// A wait took longer than the deadline.
+    #[error("nothing came from {peer} within {waited:?}: look at what it does, or set a longer deadline")]
+    Deadline {
+        /// Whom this rank waited for.
+        peer: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// A rank's program returned an error of its own or panicked.
+    #[error("the program of this rank stopped: {message}")]
+    ProgramStopped {
+        /// Its error or panic message.
+        message: String,
+    },
+    /// Two ranks built different things under one name.
+    #[error("the link from rank {from} to rank {to} was asked for {here} messages on one end, {there} on the other")]
+    LinkDiffers {
+        /// Sender.
+        from: Rank,
+        /// Receiver.
+        to: Rank,
+        /// Capacity that this rank asked for.
+        here: usize,
+        /// Capacity that the other rank asked for.
+        there: usize,
+    },
+    /// A plan for this number of micro-batches cannot be made.
+    #[error("no plan for {n_micro_batches} micro-batches: {source}")]
+    Plan {
+        /// Number of micro-batches.
+        n_micro_batches: u32,
+        /// What is wrong.
+        source: Arc<BuildError>,
+    },
+    /// The measured times cannot be replayed.
+    #[error("the plan cannot be replayed with the measured times: {0}")]
+    Replay(CostError),
+}
+
+/// Why a world gave no results.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorldError<E> {
+    /// A rank's program returned an error; it is the first of all ranks.
+    #[error("rank {rank} failed")]
+    Rank {
+        /// The rank.
+        rank: Rank,
+        /// Its error.
+        source: E,
+    },
+    /// A rank's program panicked outside the engine.
+    #[error("rank {rank} panicked: {message}")]
+    Panicked {
+        /// The rank.
+        rank: Rank,
+        /// The panic's message.
+        message: String,
+    },
+    /// Some ranks did not come back after another had failed.
+    #[error("{n_ranks} rank(s), first {rank}, did not end within {waited:?} after the failure: {first}")]
+    Stuck {
+        /// The first of them.
+        rank: Rank,
+        /// How many.
+        n_ranks: usize,
+        /// How long they were given.
+        waited: Duration,
+        /// The failure.
+        first: StepError,
+    },
+    /// A thread or its worker pool could not be started.
+    #[error("rank {rank} could not be started: {message}")]
+    Start {
+        /// The rank.
+        rank: Rank,
+        /// The system's message.
+        message: String,
+    },
+}
+
+/// Why a world cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorldSizeError {
+    /// No rank, or more than one process can hold.
+    #[error("a world of {ranks} ranks: give 1 to {max}")]
+    Size {
+        /// The asked number.
+        ranks: usize,
+        /// The largest number.
+        max: usize,
+    },
+    /// No worker thread.
+    #[error("{threads} worker threads a rank: give 1 to {max}")]
+    Threads {
+        /// The asked number.
+        threads: usize,
+        /// The largest number.
+        max: usize,
+    },
+}
+
+/// Any error of the engine, for programs that need only one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A pipeline cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A step failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+/// The message of a caught panic.
+pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "a panic without a message".to_owned()
+    }
+}

@@ -1,0 +1,110 @@
+//! Parameters and gradients of a module by name, and the sum of gradients over micro-batches.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Bool, Gradients, Int, Tensor, TensorData};
+
+/// Adds one micro-batch's gradients of `module` to the sum, parameter by parameter.
+///
+/// The sum is always `sum + new`, in the order of the calls: that order decides the last bit.
+pub(crate) fn accumulate<M: Module>(sum: &mut GradientsParams, gradients: Gradients, module: &M) {
+    struct Add<'a> {
+        sum: &'a mut GradientsParams,
+        new: GradientsParams,
+    }
+    impl ModuleVisitor for Add<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let Some(new) = self.new.remove::<D>(param.id) else { return };
+            let total = match self.sum.remove::<D>(param.id) {
+                Some(sum) => sum.add(new),
+                None => new,
+            };
+            self.sum.register::<D>(param.id, total);
+        }
+    }
+    let new = GradientsParams::from_grads(gradients, module);
+    module.visit(&mut Add { sum, new });
+}
+
+/// Makes every parameter exist now, so that no later clone shares a value that is still to be made.
+pub(crate) fn initialize<M: Module>(module: &M) {
+    struct Touch;
+    impl ModuleVisitor for Touch {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let _ = param.val();
+        }
+        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+            let _ = param.val();
+        }
+        fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+            let _ = param.val();
+        }
+    }
+    module.visit(&mut Touch);
+}
+
+/// A tensor with the name that it has at any number of stages: `layer_007.attention.query.weight`.
+#[derive(Clone, Debug)]
+pub struct NamedTensor {
+    /// Global layer index and path of the parameter.
+    pub name: String,
+    /// The values, on the host.
+    pub data: TensorData,
+}
+
+/// Keeps the path of the module that is being visited.
+#[derive(Default)]
+struct Path(Vec<String>);
+
+impl Path {
+    fn enter(&mut self, name: &str) {
+        self.0.push(name.to_owned());
+    }
+    fn exit(&mut self) {
+        self.0.pop();
+    }
+    fn join(&self) -> String {
+        self.0.join(".")
+    }
+}
+
+/// The float parameters of a module, in the order of its layers and fields.
+pub(crate) fn named_parameters<M: Module>(module: &M) -> Vec<NamedTensor> {
+    #[derive(Default)]
+    struct Collect(Path, Vec<NamedTensor>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.push(NamedTensor { name: self.0.join(), data: param.val().into_data() });
+        }
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.0.exit();
+        }
+    }
+    let mut collect = Collect::default();
+    module.visit(&mut collect);
+    collect.1
+}
+
+/// The gradients of a module's parameters, in the same order; those without one are left out.
+pub(crate) fn named_gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<NamedTensor> {
+    struct Collect<'a>(Path, Vec<NamedTensor>, &'a GradientsParams);
+    impl ModuleVisitor for Collect<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.2.get::<D>(param.id) {
+                self.1.push(NamedTensor { name: self.0.join(), data: gradient.into_data() });
+            }
+        }
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.0.exit();
+        }
+    }
+    let mut collect = Collect(Path::default(), Vec::new(), gradients);
+    module.visit(&mut collect);
+    collect.1
+}

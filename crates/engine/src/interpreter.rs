@@ -1,0 +1,419 @@
+//! Runs the instruction stream of one rank: knows buffers, messages and stages, no schedule by name.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use brigade_schedule::{BufferId, CheckedPlan, Instruction, LoadPart, MicroBatch};
+use brigade_topology::{PipeRank, Rank, Stage};
+use brigade_wire::Tree;
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use crossbeam::channel::{Receiver, Sender};
+
+use crate::error::{Cause, Site, StepError, panic_message};
+use crate::gradients::accumulate;
+use crate::hub::LinkKey;
+use crate::inject::backward_with;
+use crate::message::{BoundaryTensor, Direction, Message, Tag};
+use crate::module::LossFn;
+use crate::stage::RankModule;
+use crate::tensor::{AnyTensor, LeafRole};
+use crate::timing::Timing;
+use crate::world::RankHandle;
+
+/// One rank's links and instructions for one plan.
+pub(crate) struct Route {
+    pub(crate) plan: Arc<CheckedPlan>,
+    pipe_rank: PipeRank,
+    ranks: Vec<Rank>,
+    senders: BTreeMap<PipeRank, Sender<Message>>,
+    receivers: BTreeMap<PipeRank, Receiver<Message>>,
+}
+
+impl Route {
+    /// Fetches this rank's ends of the links that the plan uses.
+    pub(crate) fn new(
+        rank: &RankHandle,
+        plan: Arc<CheckedPlan>,
+        pipe_rank: PipeRank,
+        ranks: Vec<Rank>,
+    ) -> Result<Self, Cause> {
+        let serial = rank.next_plan();
+        let mut senders = BTreeMap::new();
+        let mut receivers = BTreeMap::new();
+        let capacity = usize::try_from(plan.link_capacity().0).unwrap_or(usize::MAX);
+        for &(from, to) in plan.links() {
+            let key = LinkKey { plan: serial, from: ranks[from.index()], to: ranks[to.index()] };
+            if from == pipe_rank {
+                senders.insert(to, rank.hub().sender(key, capacity)?);
+            }
+            if to == pipe_rank {
+                receivers.insert(from, rank.hub().receiver(key, capacity)?);
+            }
+        }
+        Ok(Self { plan, pipe_rank, ranks, senders, receivers })
+    }
+}
+
+/// What a run of the plan is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Mode {
+    /// Forward and backward; each loss counts `loss_weight` in the step's loss.
+    Train { loss_weight: f64 },
+    /// Forward with losses.
+    Evaluate,
+    /// Forward with outputs.
+    Predict,
+}
+
+/// The micro-batches of one run, as far as this rank feeds them.
+#[derive(Default)]
+pub(crate) struct Batch {
+    pub(crate) inputs: Vec<Option<Tree<AnyTensor>>>,
+    pub(crate) targets: Vec<Option<Tree<AnyTensor>>>,
+}
+
+/// What one micro-batch keeps at one stage.
+#[derive(Default)]
+struct Slot {
+    input: Option<Tree<AnyTensor>>,
+    target: Option<Tree<AnyTensor>>,
+    /// Inputs whose sender wants a gradient, in message order.
+    leaves: Vec<AnyTensor>,
+    /// Outputs that a gradient will come back for, in message order.
+    outputs: Vec<AnyTensor>,
+    loss: Option<Tensor<1>>,
+    outgoing: Option<Message>,
+    output_gradients: Option<Vec<Option<AnyTensor>>>,
+    input_gradients: Option<Vec<Option<AnyTensor>>>,
+}
+
+/// What a run leaves behind on one rank.
+pub(crate) struct RunResult {
+    /// Losses by micro-batch, on the rank of the last stage.
+    pub(crate) losses: Vec<Option<Tensor<1>>>,
+    /// Outputs by micro-batch, on the rank of the last stage, when they were asked for.
+    pub(crate) outputs: Vec<Option<Message>>,
+    /// Sums over the micro-batches.
+    pub(crate) gradients: GradientsParams,
+    pub(crate) timing: Timing,
+}
+
+/// The state of one run of a plan on one rank.
+pub(crate) struct Interpreter<'a> {
+    rank: &'a RankHandle,
+    route: &'a Route,
+    module: &'a RankModule,
+    loss: &'a LossFn,
+    mode: Mode,
+    batch: Batch,
+    slots: Vec<Slot>,
+    result: RunResult,
+}
+
+/// The checker has proved that a buffer holds what an instruction takes from it.
+const PROVED: &str = "the checker proved that the buffer is filled before it is used";
+
+impl<'a> Interpreter<'a> {
+    pub(crate) fn new(
+        rank: &'a RankHandle,
+        route: &'a Route,
+        module: &'a RankModule,
+        loss: &'a LossFn,
+        mode: Mode,
+        batch: Batch,
+    ) -> Self {
+        let n_micro_batches = route.plan.n_micro_batches();
+        let n_micro_batches = usize::try_from(n_micro_batches).unwrap_or(usize::MAX);
+        let mut slots = Vec::new();
+        let n_buffers = usize::try_from(route.plan.n_buffers(route.pipe_rank)).unwrap_or(usize::MAX);
+        slots.resize_with(n_buffers, Slot::default);
+        let mut losses = Vec::new();
+        losses.resize_with(n_micro_batches, || None);
+        let mut outputs = Vec::new();
+        outputs.resize_with(n_micro_batches, || None);
+        Self {
+            rank,
+            route,
+            module,
+            loss,
+            mode,
+            batch,
+            slots,
+            result: RunResult {
+                losses,
+                outputs,
+                gradients: GradientsParams::new(),
+                timing: Timing::start(),
+            },
+        }
+    }
+
+    /// Runs every instruction up to the end of the batch, whose collectives are left to the engine.
+    pub(crate) fn run(mut self) -> Result<RunResult, StepError> {
+        let route = self.route;
+        for instruction in route.plan.instructions(route.pipe_rank) {
+            let hub = self.rank.hub();
+            if let Some(first) = hub.first_failure() {
+                return Err(first.clone());
+            }
+            let started = Instant::now();
+            let stopped = match *instruction {
+                Instruction::SendActivation { buffer, to, .. } => {
+                    let message = self.slot(buffer).outgoing.take().expect(PROVED);
+                    self.send(instruction, to, message)
+                }
+                Instruction::SendGrad { stage, micro_batch, buffer, to } => {
+                    let message = self.gradient_message(stage, micro_batch, buffer);
+                    self.send(instruction, to, message)
+                }
+                Instruction::RecvActivation { buffer, from, .. } => {
+                    self.receive(instruction, from).and_then(|message| {
+                        self.take_activations(from, buffer, message).map_err(|c| self.fail(instruction, c))
+                    })
+                }
+                Instruction::RecvGrad { buffer, from, .. } => {
+                    self.receive(instruction, from).and_then(|message| {
+                        self.take_gradients(from, buffer, message).map_err(|c| self.fail(instruction, c))
+                    })
+                }
+                _ => self.local(instruction).map_err(|cause| self.fail(instruction, cause)),
+            };
+            stopped?;
+            self.result.timing.record(instruction, started.elapsed());
+        }
+        Ok(self.result)
+    }
+
+    /// Runs an instruction that talks to no other rank.
+    fn local(&mut self, instruction: &Instruction) -> Result<(), Cause> {
+        match *instruction {
+            Instruction::LoadMicroBatch { micro_batch, buffer, part, .. } => {
+                self.load(micro_batch, buffer, part);
+                Ok(())
+            }
+            Instruction::ForwardPass { stage, micro_batch, buffer } => {
+                self.forward(stage, micro_batch, buffer)
+            }
+            // Layers whose backward cannot be split do all of it in the first half.
+            Instruction::BackwardPass { stage, buffer, .. } | Instruction::InputGrad { stage, buffer, .. } => {
+                self.backward(stage, buffer)
+            }
+            Instruction::HandOverActivation { buffer, to_buffer, .. } => {
+                let message = self.slot(buffer).outgoing.take().expect(PROVED);
+                let here = self.rank.rank();
+                self.fill(here, to_buffer, message)
+            }
+            Instruction::HandOverGrad { stage, micro_batch, buffer, to_buffer } => {
+                let message = self.gradient_message(stage, micro_batch, buffer);
+                let here = self.rank.rank();
+                self.fill_gradients(here, to_buffer, message)
+            }
+            // The second half of a backward that was done whole, and the end of the batch, which the
+            // engine does when all micro-batches are through.
+            _ => Ok(()),
+        }
+    }
+
+    fn slot(&mut self, buffer: BufferId) -> &mut Slot {
+        &mut self.slots[buffer.index()]
+    }
+
+    fn is_training(&self) -> bool {
+        matches!(self.mode, Mode::Train { .. })
+    }
+
+    fn fail(&self, instruction: &Instruction, cause: Cause) -> StepError {
+        self.rank.hub().fail(StepError::new(site(self.rank.rank(), instruction), cause))
+    }
+
+    fn send(&self, instruction: &Instruction, to: PipeRank, message: Message) -> Result<(), StepError> {
+        let link = self.route.senders.get(&to).expect("the plan lists the links that it uses");
+        let peer = self.route.ranks[to.index()];
+        self.rank.hub().send(link, peer, message, || site(self.rank.rank(), instruction))
+    }
+
+    /// Receives the message that the plan has at this place.
+    fn receive(&self, instruction: &Instruction, from: PipeRank) -> Result<Message, StepError> {
+        let link = self.route.receivers.get(&from).expect("the plan lists the links that it uses");
+        let peer = self.route.ranks[from.index()];
+        let message = self.rank.hub().receive(link, peer, || site(self.rank.rank(), instruction))?;
+        match expected_tag(instruction) {
+            Some(expected) if expected != message.tag => Err(self.fail(
+                instruction,
+                Cause::UnexpectedMessage {
+                    peer,
+                    expected: expected.to_string(),
+                    found: message.tag.to_string(),
+                },
+            )),
+            _ => Ok(message),
+        }
+    }
+
+    fn load(&mut self, micro_batch: MicroBatch, buffer: BufferId, part: LoadPart) {
+        let at = index(micro_batch);
+        if part != LoadPart::Targets {
+            let input = self.batch.inputs[at].take();
+            let input = input.expect("the engine fetched every micro-batch that this rank loads");
+            self.slot(buffer).input = Some(self.constant(input));
+        }
+        if part != LoadPart::Inputs && self.mode != Mode::Predict {
+            let target = self.batch.targets[at].take();
+            let target = target.expect("the engine fetched every micro-batch that this rank loads");
+            self.slot(buffer).target = Some(self.constant(target));
+        }
+    }
+
+    /// Data from outside: no gradient is wanted for it.
+    fn constant(&self, tree: Tree<AnyTensor>) -> Tree<AnyTensor> {
+        let training = self.is_training();
+        tree.map(|tensor| if training { tensor.into_leaf(LeafRole::Constant) } else { tensor.detached() })
+    }
+
+    fn take_activations(&mut self, from: PipeRank, buffer: BufferId, message: Message) -> Result<(), Cause> {
+        self.fill(self.route.ranks[from.index()], buffer, message)
+    }
+
+    fn take_gradients(&mut self, from: PipeRank, buffer: BufferId, message: Message) -> Result<(), Cause> {
+        self.fill_gradients(self.route.ranks[from.index()], buffer, message)
+    }
+
+    /// Puts a received value into a slot: in training its tensors become leaves of a new graph.
+    fn fill(&mut self, peer: Rank, buffer: BufferId, message: Message) -> Result<(), Cause> {
+        let tree = message.into_tree().map_err(|source| Cause::Message { peer, source })?;
+        let training = self.is_training();
+        let slot = self.slot(buffer);
+        let leaves = &mut slot.leaves;
+        slot.input = Some(tree.map(|BoundaryTensor { tensor, role }| {
+            if !training {
+                return tensor;
+            }
+            let leaf = tensor.into_leaf(role);
+            if role == LeafRole::GradientWanted {
+                leaves.push(leaf.clone());
+            }
+            leaf
+        }));
+        Ok(())
+    }
+
+    fn fill_gradients(&mut self, peer: Rank, buffer: BufferId, message: Message) -> Result<(), Cause> {
+        let gradients = message.into_gradients().map_err(|source| Cause::Message { peer, source })?;
+        let slot = self.slot(buffer);
+        let expected = slot.outputs.len();
+        let found = gradients.as_ref().map_or(0, Vec::len);
+        match gradients {
+            Some(gradients) if found == expected => {
+                slot.output_gradients = Some(gradients);
+                Ok(())
+            }
+            _ => Err(Cause::GradientCount { peer, expected, found }),
+        }
+    }
+
+    fn gradient_message(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Message {
+        let gradients = self.slot(buffer).input_gradients.take().expect(PROVED);
+        Message::gradients(Tag { stage, micro_batch, direction: Direction::Backward }, gradients)
+    }
+
+    fn forward(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
+        let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
+        let input = self.slot(buffer).input.take().expect(PROVED);
+        let output = module.forward(input)?;
+        let tag = Tag { stage, micro_batch, direction: Direction::Forward };
+        if stage.0.saturating_add(1) < self.route.plan.placement().n_stages() {
+            let (message, outputs) = Message::activations(tag, output);
+            let slot = self.slot(buffer);
+            slot.outgoing = Some(message);
+            slot.outputs = outputs;
+            return Ok(());
+        }
+        if self.mode == Mode::Predict {
+            let (message, _) = Message::activations(tag, output);
+            self.result.outputs[index(micro_batch)] = Some(message);
+            return Ok(());
+        }
+        let target = self.slot(buffer).target.take().expect(PROVED);
+        let loss = catch_unwind(AssertUnwindSafe(|| (self.loss)(output, target)));
+        let loss = loss.map_err(|payload| Cause::Panicked {
+            what: "the loss function",
+            message: panic_message(payload.as_ref()),
+        })??;
+        let elements = loss.shape().num_elements();
+        if elements != 1 {
+            return Err(Cause::LossShape { elements });
+        }
+        self.result.losses[index(micro_batch)] = Some(loss.clone().inner());
+        if self.is_training() {
+            self.slot(buffer).loss = Some(loss);
+        }
+        Ok(())
+    }
+
+    fn backward(&mut self, stage: Stage, buffer: BufferId) -> Result<(), Cause> {
+        let Mode::Train { loss_weight } = self.mode else {
+            unreachable!("a plan with backward passes is only run for training")
+        };
+        let slot = self.slot(buffer);
+        let leaves = mem::take(&mut slot.leaves);
+        let outputs = mem::take(&mut slot.outputs);
+        let pairs: Vec<(AnyTensor, AnyTensor)> = if let Some(loss) = slot.loss.take() {
+            let gradient = Tensor::<1>::full([1], loss_weight, (&loss.device().inner(), loss.dtype()));
+            let loss = AnyTensor::new(loss).map_err(Cause::Gradient)?;
+            vec![(loss, AnyTensor::new(gradient).map_err(Cause::Gradient)?)]
+        } else {
+            let gradients = slot.output_gradients.take().expect(PROVED);
+            outputs.into_iter().zip(gradients).filter_map(|(output, g)| Some((output, g?))).collect()
+        };
+        let gradients = catch_unwind(AssertUnwindSafe(|| backward_with(pairs)));
+        let mut gradients = gradients
+            .map_err(|payload| Cause::Panicked {
+                what: "the backward pass",
+                message: panic_message(payload.as_ref()),
+            })?
+            .map_err(Cause::Gradient)?;
+        let input_gradients = leaves
+            .iter()
+            .map(|leaf| gradients.as_mut().and_then(|gradients| leaf.take_gradient(gradients)))
+            .collect();
+        self.slot(buffer).input_gradients = Some(input_gradients);
+        if let Some(gradients) = gradients {
+            let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
+            accumulate(&mut self.result.gradients, gradients, module);
+        }
+        Ok(())
+    }
+}
+
+/// Past the end of every list where the platform cannot address it.
+fn index(micro_batch: MicroBatch) -> usize {
+    usize::try_from(micro_batch.0).unwrap_or(usize::MAX)
+}
+
+/// Where an instruction of a rank runs.
+fn site(rank: Rank, instruction: &Instruction) -> Site {
+    let visit = instruction.visit();
+    Site {
+        rank,
+        stage: visit.map(|(stage, ..)| stage),
+        micro_batch: visit.map(|(_, micro_batch, _)| micro_batch),
+        instruction: instruction.to_string(),
+    }
+}
+
+/// What the message of a receive must be: activations come from the stage before, gradients from the next.
+fn expected_tag(instruction: &Instruction) -> Option<Tag> {
+    match *instruction {
+        Instruction::RecvActivation { stage, micro_batch, .. } => {
+            Some(Tag { stage: Stage(stage.0.checked_sub(1)?), micro_batch, direction: Direction::Forward })
+        }
+        Instruction::RecvGrad { stage, micro_batch, .. } => {
+            Some(Tag { stage: Stage(stage.0.checked_add(1)?), micro_batch, direction: Direction::Backward })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,118 @@
+//! What a step reports: the loss, and how long each rank and stage took.
+
+use std::time::Duration;
+
+use brigade_topology::Stage;
+
+use crate::timing::{Spent, StageTimes, Timing};
+
+/// One training step, equal on every rank.
+#[derive(Clone, Debug)]
+pub struct StepReport {
+    /// Number of this step, from 1.
+    pub step: u64,
+    /// Mean of the micro-batches' losses.
+    pub loss: f64,
+    /// Loss of each micro-batch.
+    pub micro_batch_losses: Vec<f64>,
+    /// Learning rate of this step.
+    pub learning_rate: f64,
+    /// Wall time of this rank from the first instruction to the updated weights.
+    pub elapsed: Duration,
+    /// Where the time went, on every rank.
+    pub times: StepTimes,
+}
+
+/// One evaluation, equal on every rank.
+#[derive(Clone, Debug)]
+pub struct EvalReport {
+    /// Mean of the micro-batches' losses.
+    pub loss: f64,
+    /// Loss of each micro-batch.
+    pub micro_batch_losses: Vec<f64>,
+}
+
+/// Times of one rank in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankTimes {
+    /// Forward and backward passes and the optimizer.
+    pub busy: Duration,
+    /// Waiting for messages, or for room to send one.
+    pub waiting: Duration,
+    /// The optimizer, which is part of `busy`.
+    pub optimizer: Duration,
+    /// The whole step.
+    pub wall: Duration,
+}
+
+/// Times of all ranks and stages in one step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepTimes {
+    /// By rank.
+    pub ranks: Vec<RankTimes>,
+    /// By stage.
+    pub stages: Vec<StageTimes>,
+}
+
+impl StepTimes {
+    /// The achieved bubble: idle share of the step's wall time, averaged over the ranks.
+    ///
+    /// The step's wall time is that of the slowest rank. On a device that computes asynchronously a
+    /// rank looks idle while its device works.
+    ///
+    /// # Units
+    /// A share, 0 to 1.
+    #[must_use]
+    pub fn bubble_wall(&self) -> f64 {
+        let wall = self.ranks.iter().map(|r| r.wall).max().unwrap_or_default().as_secs_f64();
+        if wall == 0.0 {
+            return 0.0;
+        }
+        let busy: f64 = self.ranks.iter().map(|r| r.busy.as_secs_f64()).sum();
+        let n_ranks: f64 = self.ranks.iter().map(|_| 1.0).sum();
+        (1.0 - busy / (wall * n_ranks)).max(0.0)
+    }
+
+    /// Collects what every rank sent; the inverse of [`encode`].
+    pub(crate) fn decode<'a>(n_stages: u32, ranks: impl Iterator<Item = &'a [u64]>) -> Self {
+        let mut times = Self::default();
+        times.stages.resize_with(usize::try_from(n_stages).unwrap_or(0), StageTimes::default);
+        for words in ranks {
+            let mut words = words.iter().copied();
+            let mut next = || words.next().unwrap_or(0);
+            let mut span = || Duration::from_nanos(next());
+            times.ranks.push(RankTimes {
+                busy: span(),
+                waiting: span(),
+                optimizer: span(),
+                wall: span(),
+            });
+            while let Some(stage) = words.next() {
+                let mut next = || words.next().unwrap_or(0);
+                let mut spent = || Spent {
+                    total: Duration::from_nanos(next()),
+                    count: u32::try_from(next()).unwrap_or(u32::MAX),
+                };
+                let entry = StageTimes { forward: spent(), backward: spent(), weight_grad: spent() };
+                let slot = usize::try_from(stage).ok().and_then(|stage| times.stages.get_mut(stage));
+                if let Some(slot) = slot {
+                    *slot = entry;
+                }
+            }
+        }
+        times
+    }
+}
+
+/// One rank's times as numbers, to be shared with the other ranks.
+pub(crate) fn encode(timing: &Timing) -> Vec<u64> {
+    let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    let mut words = vec![ns(timing.busy), ns(timing.waiting), ns(timing.optimizer), ns(timing.wall)];
+    for (&Stage(stage), times) in &timing.stages {
+        words.push(stage.into());
+        for spent in [times.forward, times.backward, times.weight_grad] {
+            words.extend([ns(spent.total), spent.count.into()]);
+        }
+    }
+    words
+}

@@ -1,0 +1,165 @@
+//! The layers of one stage, and of all stages of a rank, as Burn modules.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use brigade_topology::Stage;
+use brigade_wire::Tree;
+use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use burn::tensor::Device;
+
+use crate::error::{Cause, panic_message};
+use crate::layer::{AnyLayer, ForwardError};
+use crate::tensor::AnyTensor;
+
+/// A built layer with its place in the whole model.
+#[derive(Clone, Debug)]
+pub(crate) struct PlacedLayer {
+    pub(crate) index: usize,
+    pub(crate) type_name: &'static str,
+    pub(crate) layer: AnyLayer,
+}
+
+impl PlacedLayer {
+    /// `layer_007`: the same at any number of stages.
+    fn name(&self) -> String {
+        layer_name(self.index)
+    }
+
+    fn container(&self) -> String {
+        format!("Struct:{}", self.type_name)
+    }
+
+    fn forward(&self, input: Tree<AnyTensor>) -> Result<Tree<AnyTensor>, Cause> {
+        let Self { index: layer, type_name, .. } = *self;
+        // A panic ends the training on every rank; what it left half done is not used again.
+        match catch_unwind(AssertUnwindSafe(|| self.layer.forward(input))) {
+            Ok(Ok(output)) => Ok(output),
+            Ok(Err(ForwardError::Input(source))) => {
+                Err(Cause::LayerValue { layer, type_name, end: "input", source })
+            }
+            Ok(Err(ForwardError::Output(source))) => {
+                Err(Cause::LayerValue { layer, type_name, end: "output", source })
+            }
+            Ok(Err(ForwardError::Layer(source))) => {
+                let message = source.to_string();
+                Err(Cause::LayerFailed { layer, type_name, source: source.into(), message })
+            }
+            Err(payload) => {
+                let message = panic_message(payload.as_ref());
+                Err(Cause::LayerPanicked { layer, type_name, message })
+            }
+        }
+    }
+}
+
+/// The name of a layer in parameter paths: its global index, three digits or more.
+pub(crate) fn layer_name(index: usize) -> String {
+    format!("layer_{index:03}")
+}
+
+/// A contiguous slice of the model's layers.
+#[derive(Clone, Debug)]
+pub(crate) struct StageModule {
+    pub(crate) stage: Stage,
+    pub(crate) layers: Vec<PlacedLayer>,
+}
+
+impl StageModule {
+    pub(crate) fn forward(&self, input: Tree<AnyTensor>) -> Result<Tree<AnyTensor>, Cause> {
+        self.layers.iter().try_fold(input, |value, layer| layer.forward(value))
+    }
+
+    fn map_layers(self, mut f: impl FnMut(AnyLayer) -> AnyLayer) -> Self {
+        let layers = self
+            .layers
+            .into_iter()
+            .map(|PlacedLayer { index, type_name, layer }| PlacedLayer { index, type_name, layer: f(layer) })
+            .collect();
+        Self { stage: self.stage, layers }
+    }
+}
+
+impl Module for StageModule {
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        for placed in &self.layers {
+            let (name, container) = (placed.name(), placed.container());
+            visitor.enter_module(&name, &container);
+            placed.layer.visit(visitor);
+            visitor.exit_module(&name, &container);
+        }
+    }
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        let layers = self.layers.into_iter().map(|placed| {
+            let (name, container) = (placed.name(), placed.container());
+            mapper.enter_module(&name, &container);
+            let PlacedLayer { index, type_name, layer } = placed;
+            let layer = layer.map(mapper);
+            mapper.exit_module(&name, &container);
+            PlacedLayer { index, type_name, layer }
+        });
+        Self { stage: self.stage, layers: layers.collect() }
+    }
+    fn collect_devices(&self, devices: Devices) -> Devices {
+        self.layers.iter().fold(devices, |devices, placed| placed.layer.collect_devices(devices))
+    }
+    fn fork(self, device: &Device) -> Self {
+        self.map_layers(|layer| layer.fork(device))
+    }
+    fn to_device(self, device: &Device) -> Self {
+        self.map_layers(|layer| layer.to_device(device))
+    }
+    fn train(self) -> Self {
+        self.map_layers(Module::train)
+    }
+    fn valid(&self) -> Self {
+        self.clone().map_layers(|layer| layer.valid())
+    }
+    fn materialize(self) -> Self {
+        self.map_layers(Module::materialize)
+    }
+}
+
+/// Every stage of one rank, in the order of the placement.
+#[derive(Clone, Debug)]
+pub(crate) struct RankModule {
+    pub(crate) stages: Vec<StageModule>,
+}
+
+impl RankModule {
+    pub(crate) fn stage(&self, stage: Stage) -> Option<&StageModule> {
+        self.stages.iter().find(|module| module.stage == stage)
+    }
+
+    fn map_stages(self, f: impl FnMut(StageModule) -> StageModule) -> Self {
+        Self { stages: self.stages.into_iter().map(f).collect() }
+    }
+}
+
+impl Module for RankModule {
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        for stage in &self.stages {
+            stage.visit(visitor);
+        }
+    }
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        self.map_stages(|stage| stage.map(mapper))
+    }
+    fn collect_devices(&self, devices: Devices) -> Devices {
+        self.stages.iter().fold(devices, |devices, stage| stage.collect_devices(devices))
+    }
+    fn fork(self, device: &Device) -> Self {
+        self.map_stages(|stage| stage.fork(device))
+    }
+    fn to_device(self, device: &Device) -> Self {
+        self.map_stages(|stage| stage.to_device(device))
+    }
+    fn train(self) -> Self {
+        self.map_stages(Module::train)
+    }
+    fn valid(&self) -> Self {
+        Self { stages: self.stages.iter().map(Module::valid).collect() }
+    }
+    fn materialize(self) -> Self {
+        self.map_stages(Module::materialize)
+    }
+}
