@@ -14,6 +14,7 @@ const WORLD: [(&str, &str); 7] = [
     ("env", "take the setting as an argument"),
     ("os", "leave the operating system to brigade-engine"),
 ];
+const BY_NAME: &str = "import by name, so that what the crate uses can be seen";
 const STREAMS: [&str; 3] = ["stdin", "stdout", "stderr"];
 const PRINTERS: [&str; 5] = ["print", "println", "eprint", "eprintln", "dbg"];
 
@@ -35,7 +36,7 @@ fn impurities(source: &Source) -> Vec<Violation> {
         let advice = if second == "io" && (STREAMS.contains(&third) || third == "*") {
             Some("return the text")
         } else if matches!(second, "*" | "self") {
-            Some("import by name, so that what the crate uses can be seen")
+            Some(BY_NAME)
         } else {
             WORLD.iter().find(|(module, _)| *module == second).map(|(_, advice)| *advice)
         };
@@ -44,6 +45,9 @@ fn impurities(source: &Source) -> Vec<Violation> {
             found.push(Violation::new(&source.path, line, "pure", message));
         }
     }
+    found.extend(source.find(&["std", "as"]).map(|line| {
+        Violation::new(&source.path, line, "pure", format!("std renamed in a pure crate; {BY_NAME}"))
+    }));
     for printer in PRINTERS {
         found.extend(source.find(&[printer, "!"]).map(|line| {
             let message = format!("{printer}! in a pure crate; return the text");

@@ -1,1 +1,14 @@
-//! Tests of the rules and parsers of the automation.
+//! Tests of the automation: every rule on a fixture that keeps it and on ones that break it.
+
+mod bench;
+mod boundaries;
+mod ci;
+mod documents;
+mod files;
+mod fixture;
+mod layout;
+mod process;
+mod purity;
+mod tally;
+mod testdata;
+mod tree;
