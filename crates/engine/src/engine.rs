@@ -49,17 +49,19 @@ pub struct TrainConfig {
 /// use burn::tensor::{Device, Tensor};
 ///
 /// #[derive(Module, Debug)]
-/// struct Dense(Linear);
+/// struct Dense {
+///     linear: Linear,
+/// }
 /// impl Layer for Dense {
 ///     type Input = Tensor<2>;
 ///     type Output = Tensor<2>;
 ///     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-///         self.0.forward(x)
+///         self.linear.forward(x)
 ///     }
 /// }
 ///
 /// let losses = World::local(2)?.run(|rank| {
-///     let layers = Layers::new().repeat(4, |_, d| Dense(LinearConfig::new(3, 3).init(d)));
+///     let layers = Layers::new().repeat(4, |_, d| Dense { linear: LinearConfig::new(3, 3).init(d) });
 ///     let mean_square = |y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean();
 ///     let module = PipelineModule::builder(&layers, mean_square).micro_batches(2).build(&rank)?;
 ///     let config = TrainConfig { learning_rate: 0.1 };

@@ -57,19 +57,21 @@ impl fmt::Debug for LayerSpec {
 /// use burn::tensor::Tensor;
 ///
 /// #[derive(Module, Debug)]
-/// struct Dense(Linear);
+/// struct Dense {
+///     linear: Linear,
+/// }
 ///
 /// impl Layer for Dense {
 ///     type Input = Tensor<2>;
 ///     type Output = Tensor<2>;
 ///     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-///         self.0.forward(x)
+///         self.linear.forward(x)
 ///     }
 /// }
 ///
 /// let layers = Layers::new()
-///     .layer(|d| Dense(LinearConfig::new(4, 8).init(d)))
-///     .repeat(3, |_i, d| Dense(LinearConfig::new(8, 8).init(d)));
+///     .layer(|d| Dense { linear: LinearConfig::new(4, 8).init(d) })
+///     .repeat(3, |_i, d| Dense { linear: LinearConfig::new(8, 8).init(d) });
 /// assert_eq!(layers.len(), 4);
 /// assert_eq!(layers.specs()[0].type_name(), "Dense");
 /// ```

@@ -21,7 +21,7 @@
 //! ```
 //! use brigade_engine::World;
 //!
-//! let ranks = World::local(2)?.run(|rank| Ok::<_, String>(rank.rank().index()))?;
+//! let ranks = World::local(2)?.run(|rank| Ok::<_, brigade_engine::EngineError>(rank.rank().index()))?;
 //! assert_eq!(ranks, [0, 1]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

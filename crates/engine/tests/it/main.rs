@@ -1,0 +1,10 @@
+//! Tests of the engine: against unsplit runs, against PyTorch, and against what goes wrong.
+
+mod boundary;
+mod build;
+mod data;
+mod faults;
+mod parity;
+mod regressions;
+mod support;
+mod transparency;
