@@ -40,11 +40,14 @@ pub fn targets(workspace: &Workspace) -> Result<Vec<FuzzTarget>> {
 /// When the target is unknown, or the nightly toolchain or cargo-fuzz is missing.
 pub fn run(workspace: &Workspace, target: Option<&str>, seconds: u32) -> Result<bool> {
     let targets = targets(workspace)?;
+    if targets.is_empty() {
+        bail!("no crate has fuzz targets, in a folder `fuzz` below it");
+    }
     let Some(name) = target else {
         say("targets:");
         targets.iter().for_each(|target| say(format_args!("  {:<24} {}", target.name, target.folder)));
         say("fuzz one with: cargo xtask fuzz TARGET --seconds N");
-        return Ok(!targets.is_empty());
+        return Ok(true);
     };
     let Some(target) = targets.iter().find(|target| target.name == name) else {
         let names: Vec<_> = targets.iter().map(|target| target.name.as_str()).collect();
