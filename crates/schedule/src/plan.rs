@@ -11,7 +11,7 @@ pub const MAX_ACTIONS: u64 = 1 << 26;
 /// What every pipeline rank does in one step of the optimizer, in order; one row a rank.
 ///
 /// A plan says nothing about time: a rank takes its next action as soon as what that needs is there.
-/// It is text: [`Plan::to_string`] and [`str::parse`] are each other's inverse.
+/// It is text: [`ToString::to_string`] and [`str::parse`] are each other's inverse.
 ///
 /// # Examples
 /// ```

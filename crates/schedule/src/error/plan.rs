@@ -1,6 +1,6 @@
 //! Errors of text, plans, schedules and cost models.
 
-use brigade_topology::Stage;
+use brigade_topology::{PipeRank, Stage};
 
 /// What is wrong with the text of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -122,6 +122,31 @@ pub enum ScheduleError {
         n_virtual: u32,
         /// The limit.
         max: u64,
+    },
+    /// The schedule needs more micro-batches.
+    #[error(
+        "{schedule} on {n_ranks} ranks needs at least {n_needed} micro-batches, found {n_micro_batches}; \
+         use {instead} or more micro-batches"
+    )]
+    TooFewMicroBatches {
+        /// Name of the schedule.
+        schedule: &'static str,
+        /// Ranks asked for.
+        n_ranks: u32,
+        /// Micro-batches asked for.
+        n_micro_batches: u32,
+        /// The fewest that would work.
+        n_needed: u32,
+        /// A schedule that takes this shape.
+        instead: &'static str,
+    },
+    /// The rank is above the last one.
+    #[error("expected a rank below {n_ranks}, found {rank}")]
+    NoSuchRank {
+        /// The rank asked for.
+        rank: PipeRank,
+        /// Ranks of the shape.
+        n_ranks: u32,
     },
     /// The name of the schedule is not known.
     #[error("unknown schedule {name:?}, expected one of {known}")]

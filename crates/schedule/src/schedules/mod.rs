@@ -1,5 +1,6 @@
 //! The schedules, one file each, and their names.
 
+pub(crate) mod dual_pipe_v;
 mod forward_only;
 mod gpipe;
 mod one_f_one_b;
@@ -7,6 +8,7 @@ mod one_f_one_b;
 use std::fmt;
 use std::str::FromStr;
 
+pub use dual_pipe_v::dual_pipe_v;
 pub use forward_only::forward_only;
 pub use gpipe::gpipe;
 pub use one_f_one_b::one_f_one_b;

@@ -1,5 +1,7 @@
 //! Tests of `brigade-schedule`, one binary.
 
 mod broken;
+mod deepspeed;
 mod formulas;
+mod golden;
 mod text;
