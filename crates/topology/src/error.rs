@@ -143,3 +143,80 @@ pub enum PlacementError {
         text: String,
     },
 }
+
+/// Says why a rank cannot be placed in a pipeline grid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GridError {
+    /// An axis that every grid has is missing.
+    #[error("a pipeline grid needs a \"{name}\" axis; add one of size 1 if nothing is split along it")]
+    MissingAxis {
+        /// The missing axis.
+        name: &'static str,
+    },
+    /// The pipe axis does not fit 32 bits.
+    #[error("a pipeline of {n_pipe} ranks is longer than 2^32 - 1")]
+    PipeTooLong {
+        /// The size of the pipe axis.
+        n_pipe: u64,
+    },
+    /// The topology and the world differ in size.
+    #[error("the topology has {topology} ranks, but the world has {world_size}")]
+    WorldMismatch {
+        /// How many ranks the topology has.
+        topology: u64,
+        /// How many ranks the world has.
+        world_size: u64,
+    },
+    /// A rank or a coordinate does not exist.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+}
+
+/// Says why tied weights cannot be assigned to ranks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TieError {
+    /// The topology has no pipelines.
+    #[error("the topology has no \"pipe\" axis to place stages on; add one of size 1 if there is one stage")]
+    NoPipeAxis,
+    /// The placement is for a pipeline of another length.
+    #[error("the placement is for {n_ranks} pipeline ranks, but the pipe axis has {n_pipe}")]
+    PlacementMismatch {
+        /// How many pipeline ranks the placement has.
+        n_ranks: u32,
+        /// The size of the pipe axis.
+        n_pipe: u64,
+    },
+    /// A set of tied weights holds none.
+    #[error("tie set {index} holds no weight; leave it out")]
+    Empty {
+        /// The position of the set.
+        index: usize,
+    },
+    /// A weight stands on a stage past the last one.
+    #[error("weight \"{weight}\" is on stage {stage}, but the pipeline has {n_stages} stages")]
+    StageOutOfRange {
+        /// The weight, or the key of its tie.
+        weight: String,
+        /// Its stage.
+        stage: Stage,
+        /// How many stages there are.
+        n_stages: u32,
+    },
+}
+
+/// Says why machines cannot be described or axes cannot be ordered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// A machine would hold no rank.
+    #[error("a node needs at least one rank")]
+    NoRanks,
+    /// An axis does not exist or is named twice.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    /// The topology cannot be built.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+}

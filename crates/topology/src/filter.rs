@@ -1,7 +1,7 @@
 //! `FilterMatch`: the ranks at given coordinates, one after another.
 
-use crate::Rank;
 use crate::topology::Axis;
+use crate::{Rank, RankList};
 
 /// Iterates over the ranks at given coordinates, in ascending order.
 ///
@@ -72,6 +72,13 @@ impl FilterMatch {
             rest /= size;
         }
         Rank(rank)
+    }
+}
+
+impl From<RankList> for FilterMatch {
+    fn from(list: RankList) -> Self {
+        let (start, step, len) = list.parts();
+        Self { base: start, free: vec![(len, step)], next: 0, end: len }
     }
 }
 

@@ -34,6 +34,16 @@ impl RankList {
         Self { start, step: if len > 1 { step } else { 1 }, len }
     }
 
+    /// Returns the start, the step and the length.
+    pub(crate) fn parts(self) -> (u64, u64, u64) {
+        (self.start, self.step, self.len)
+    }
+
+    /// Callers guarantee that the position exists.
+    pub(crate) fn at(self, position: u64) -> Rank {
+        Rank(self.start + position * self.step)
+    }
+
     /// Returns how many ranks the list holds.
     ///
     /// # Examples
@@ -77,7 +87,7 @@ impl RankList {
     /// ```
     #[must_use]
     pub fn get(&self, position: u64) -> Option<Rank> {
-        (position < self.len).then(|| Rank(self.start + position * self.step))
+        (position < self.len).then(|| self.at(position))
     }
 
     /// Returns the position of a rank, or `None` when it is not in the list.
@@ -97,7 +107,7 @@ impl RankList {
     pub fn position(&self, rank: Rank) -> Option<u64> {
         let offset = rank.0.checked_sub(self.start)?;
         let position = offset / self.step;
-        (offset % self.step == 0 && position < self.len).then_some(position)
+        (offset.is_multiple_of(self.step) && position < self.len).then_some(position)
     }
 
     /// Returns whether the list holds a rank.
@@ -130,7 +140,7 @@ impl RankList {
     /// ```
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Rank> + use<> {
         let list = *self;
-        (0..self.len).map(move |position| Rank(list.start + position * list.step))
+        (0..self.len).map(move |position| list.at(position))
     }
 
     /// Returns the ranks as a vector, for a group that is known to be small.

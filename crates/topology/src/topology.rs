@@ -438,6 +438,15 @@ impl ProcessTopology {
         }
     }
 
+    fn fmt_ranks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for rank in (0..self.world_size).map(Rank) {
+            let separator = if rank.0 == 0 { "" } else { ", " };
+            write!(f, "{separator}ProcessCoord({}): {rank}", Coord::new(self, rank))?;
+        }
+        f.write_str("}")
+    }
+
     fn joined_names(&self) -> String {
         let names: Vec<&str> = self.axis_names().collect();
         if names.is_empty() { "no axes".to_owned() } else { names.join(", ") }
@@ -450,12 +459,15 @@ fn comm_list(size: u64, stride: u64, group: u64) -> RankList {
     RankList::new(outer * stride * size + inner, stride, size)
 }
 
-/// Writes `pipe=2, data=3`: the axes, not the ranks, of which there may be very many.
+/// Writes the axes as `pipe=2, data=3`; with `{:#}` every rank with its coordinate, as DeepSpeed does.
 impl fmt::Display for ProcessTopology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, axis) in self.axes.iter().enumerate() {
+        if f.alternate() {
+            return self.fmt_ranks(f);
+        }
+        for (position, (name, size)) in self.axes().enumerate() {
             let separator = if position == 0 { "" } else { ", " };
-            write!(f, "{separator}{}={}", axis.name, axis.size)?;
+            write!(f, "{separator}{name}={size}")?;
         }
         Ok(())
     }
