@@ -108,8 +108,13 @@ pub fn run(workspace: &Workspace, only: Option<&str>, more: &[String]) -> Result
 fn describe() -> Result<()> {
     let cores = thread::available_parallelism()?;
     let cpu = proc_field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let memory = proc_field("/proc/meminfo", "MemTotal").unwrap_or_else(|| "unknown".to_owned());
+    let memory = proc_field("/proc/meminfo", "MemTotal").and_then(|kib| in_mib(&kib));
+    let memory = memory.map_or_else(|| "unknown".to_owned(), |mib| format!("{mib} MiB"));
     say(format_args!("hardware: {cpu}, {cores} cores, memory {memory}, {}", std::env::consts::OS));
+    if let Ok(load) = fs::read_to_string("/proc/loadavg") {
+        // What else the machine was doing: a figure taken beside other work is not worth comparing.
+        say(format_args!("load:     {}", load.split(' ').next().unwrap_or_default()));
+    }
     say(format_args!("compiler: {}", Run::new("rustc", ["--version"]).output()?.trim()));
     let commit = Run::new("git", ["rev-parse", "HEAD"]).output();
     let commit = commit.map_or_else(|_| "none".to_owned(), |commit| commit.trim().to_owned());
@@ -117,6 +122,11 @@ fn describe() -> Result<()> {
         Run::new("git", ["status", "--porcelain"]).output().is_ok_and(|list| !list.trim().is_empty());
     say(format_args!("commit:   {commit}{}", if changed { ", with changes" } else { "" }));
     Ok(())
+}
+
+/// Turns the kernel's `24684092 kB` into whole MiB.
+fn in_mib(kib: &str) -> Option<u64> {
+    Some(kib.strip_suffix(" kB")?.parse::<u64>().ok()? / 1024)
 }
 
 fn proc_field(file: &str, field: &str) -> Option<String> {
