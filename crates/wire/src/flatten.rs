@@ -135,7 +135,7 @@ pub fn unflatten<T>(metadata: &Metadata, leaves: Vec<Leaf<T>>) -> Result<Tree<T>
 }
 
 /// Builds the tree from leaves that fit.
-fn assemble<T>(metadata: &Metadata, leaves: Vec<Leaf<T>>) -> Tree<T> {
+pub(crate) fn assemble<T>(metadata: &Metadata, leaves: Vec<Leaf<T>>) -> Tree<T> {
     let mut values: Vec<Tree<T>> = Vec::with_capacity(leaves.len() + 1);
     let mut keys: Vec<Key> = Vec::new();
     let mut open: Vec<Open> = Vec::new();

@@ -21,20 +21,47 @@
 
 mod convert;
 mod dict;
-mod error;
+mod tree;
+
 mod flatten;
 mod leaf;
-pub mod limits;
 mod metadata;
 mod token;
-mod tree;
+mod validate;
+
+mod liveness;
+mod names;
+mod text;
+
+mod codec;
+mod dtype;
+pub mod frame;
+mod header;
+mod shape;
+
+mod error;
+pub mod limits;
 
 pub use crate::{
     dict::{Dict, Key},
-    error::{ConvertError, DictError, UnflattenError},
+    dtype::DType,
+    error::{
+        ConvertError, DTypeError, DecodeError, DecodeTextError, DictError, EncodeError, EncodeTextError,
+        Inexpressible, LeafError, LivenessError, MetadataError, TensorError, UnflattenError,
+    },
     flatten::{flatten, unflatten},
+    frame::{
+        DecodeOptions, EncodeOptions, EncodedFrame, Frame, FrameLeaves, PayloadCheck, TensorView, decode,
+        encode, encode_into, frame_bytes,
+    },
+    header::{Direction, Header, Tag},
     leaf::{Leaf, LeafKind},
+    limits::{Limit, LimitError},
+    liveness::{Argument, Dataflow, Edge, Liveness, Place, Source, StageSignature, liveness},
     metadata::Metadata,
+    names::{TensorText, flat_and_name, nested_list_string},
+    shape::Shape,
+    text::{Dialect, decode_metadata, encode_metadata},
     token::Container,
     tree::Tree,
 };

@@ -3,6 +3,7 @@
 use crate::{
     dict::Key,
     leaf::LeafKind,
+    limits::{Limit, LimitError},
     token::{CLOSE, Container, KeyRef, Token, Tokens, put_key},
 };
 
@@ -103,6 +104,23 @@ impl Metadata {
             }
         }
         None
+    }
+
+    /// Metadata from bytes that [`validate`](crate::validate::validate) passed with this summary.
+    pub(crate) const fn from_validated(tokens: Vec<u8>, summary: Summary) -> Self {
+        Self { tokens, summary }
+    }
+
+    /// Passes a tree that every decoder accepts.
+    pub(crate) fn check_limits(&self) -> Result<(), LimitError> {
+        Limit::Depth.check(self.summary.depth)?;
+        Limit::Nodes.check(self.summary.n_nodes)?;
+        Limit::KeyBytes.check(self.summary.key_bytes_max)?;
+        Limit::MetadataBytes.check(self.tokens.len())
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.tokens
     }
 
     pub(crate) fn tokens(&self) -> Tokens<'_> {

@@ -63,7 +63,7 @@ impl Container {
 }
 
 /// A dict key in the bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KeyRef<'a> {
     Str(&'a str),
     I64(i64),
@@ -116,6 +116,11 @@ pub(crate) struct Tokens<'a> {
 impl<'a> Tokens<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
+    }
+
+    /// Bytes that are not read yet.
+    pub(crate) const fn remaining(&self) -> usize {
+        self.rest.len()
     }
 
     /// The next token, or `None` at the end.

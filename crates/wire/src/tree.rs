@@ -1,6 +1,6 @@
 //! A nested value that crosses a stage boundary.
 
-use crate::dict::Dict;
+use crate::{dict::Dict, names::float_repr};
 
 /// A value of any nesting whose tensors are of type `T`.
 ///
@@ -224,8 +224,8 @@ impl<T: std::fmt::Display> std::fmt::Display for Tree<T> {
             Self::Bool(value) => f.write_str(if *value { "True" } else { "False" }),
             Self::I64(value) => write!(f, "{value}"),
             Self::U64(value) => write!(f, "{value}"),
-            Self::F32(value) => write!(f, "{value:?}"),
-            Self::F64(value) => write!(f, "{value:?}"),
+            Self::F32(value) => f.write_str(&float_repr(*value)),
+            Self::F64(value) => f.write_str(&float_repr(*value)),
             Self::Str(value) => write!(f, "{value:?}"),
             Self::Bytes(value) => write!(f, "<{} bytes>", value.len()),
             Self::List(items) => {
