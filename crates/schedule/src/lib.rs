@@ -29,6 +29,7 @@
 mod action;
 mod action_text;
 mod check;
+mod csv;
 mod deepspeed;
 mod error;
 mod instruction;
@@ -42,7 +43,7 @@ mod shape;
 
 pub use action::{Action, Compute, ComputeKind, MarkerKind, MessageKind, MicroBatch, SendKind, Visit};
 pub use brigade_topology::{PipeRank, Placement, Stage};
-pub use check::{Capacity, CheckedPlan, check, check_plan};
+pub use check::{Capacity, CheckedPlan, check, check_plan, least_capacity};
 pub use deepspeed::{
     Mode as DeepSpeedMode, Queued, Steps, deepspeed_data_parallel, deepspeed_dual_pipe_v,
     deepspeed_inference, deepspeed_inference_program, deepspeed_train, deepspeed_train_program,
@@ -56,5 +57,7 @@ pub use lower::lower;
 pub use plan::{MAX_ACTIONS, Plan};
 pub use program::Program;
 pub use replay::{Costs, LinkCosts, RankTimeline, Span, StageCosts, Timeline, replay};
-pub use schedules::{Schedule, dual_pipe_v, forward_only, gpipe, one_f_one_b};
+pub use schedules::{
+    Schedule, dual_pipe_v, forward_only, gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b,
+};
 pub use shape::Shape;

@@ -23,7 +23,7 @@ pub struct CheckedPlan {
 
 impl CheckedPlan {
     pub(crate) fn new(program: Program, capacity: Capacity, proof: Proof) -> Self {
-        let Proof { links, in_flight } = proof;
+        let Proof { links, in_flight, .. } = proof;
         Self { program, capacity, links, in_flight }
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct Link {
     pub(crate) from: PipeRank,
     pub(crate) to: PipeRank,
     pub(crate) queue: VecDeque<Envelope>,
+    /// The most messages that it ever held.
+    pub(crate) deepest: usize,
 }
 
 /// All links, found by their ends.
@@ -78,7 +80,7 @@ impl Links {
             return link;
         }
         let link = self.links.len();
-        self.links.push(Link { from, to, queue: VecDeque::new() });
+        self.links.push(Link { from, to, queue: VecDeque::new(), deepest: 0 });
         self.ends(from, to).outgoing = Some(link);
         self.ends(to, from).incoming = Some(link);
         link

@@ -69,3 +69,37 @@ pub fn check(program: Program, capacity: Capacity) -> Result<CheckedPlan, CheckE
 pub fn check_plan(plan: &Plan, capacity: Capacity) -> Result<CheckedPlan, CheckError> {
     check(lower(plan)?, capacity)
 }
+
+/// Finds the least capacity of links at which `program` is sound.
+///
+/// More capacity never makes a sound program unsound, so any capacity from this one on is right; a larger
+/// one lets senders run further ahead.
+///
+/// # Errors
+/// [`CheckError`] when `program` is not sound at any capacity.
+///
+/// # Examples
+/// ```
+/// use brigade_schedule::{Capacity, Shape, least_capacity, looped_bfs, lower, one_f_one_b};
+/// let shape = Shape { n_ranks: 4, n_micro_batches: 8 };
+/// assert_eq!(least_capacity(&lower(&one_f_one_b(shape)?)?)?, Capacity(1));
+/// // Rank 0 sends all micro-batches of its first stage before it takes the first for its second one.
+/// assert!(least_capacity(&lower(&looped_bfs(shape, 2)?)?)? > Capacity(1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn least_capacity(program: &Program) -> Result<Capacity, CheckError> {
+    let proof = Run::new(program, Capacity(u32::MAX))?.finish()?;
+    // What one run over unlimited links has held is enough.
+    let (mut too_small, mut enough) = (None, u32::try_from(proof.deepest).unwrap_or(u32::MAX));
+    loop {
+        let low = too_small.map_or(0, |capacity: u32| capacity + 1);
+        if low >= enough {
+            return Ok(Capacity(enough));
+        }
+        let middle = low + (enough - low) / 2;
+        match Run::new(program, Capacity(middle))?.finish() {
+            Ok(_) => enough = middle,
+            Err(_) => too_small = Some(middle),
+        }
+    }
+}

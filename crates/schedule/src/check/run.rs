@@ -17,6 +17,8 @@ pub(crate) struct Proof {
     /// The links used, in order of their ranks.
     pub(crate) links: Vec<(PipeRank, PipeRank)>,
     pub(crate) in_flight: Vec<u32>,
+    /// The most messages that any link held at once.
+    pub(crate) deepest: usize,
 }
 
 /// Why a rank does not go on.
@@ -98,7 +100,8 @@ impl<'a> Run<'a> {
         self.same_collectives()?;
         let mut links: Vec<_> = self.links.all().iter().map(|link| (link.from, link.to)).collect();
         links.sort_unstable();
-        Ok(Proof { links, in_flight: self.ranks.iter().map(RankRun::peak_in_flight).collect() })
+        let deepest = self.links.all().iter().map(|link| link.deepest).max().unwrap_or(0);
+        Ok(Proof { links, in_flight: self.ranks.iter().map(RankRun::peak_in_flight).collect(), deepest })
     }
 
     /// Lets one rank go on until it waits or ends.
@@ -166,6 +169,7 @@ impl<'a> Run<'a> {
         }
         let link = self.links.get(id);
         link.queue.push_back(message);
+        link.deepest = link.deepest.max(link.queue.len());
         self.wake(to, Blocked::Receiving(id));
         true
     }

@@ -87,8 +87,16 @@ pub enum PlanParseError {
         /// What is wrong with the cell.
         source: ActionParseError,
     },
-    /// The placement of the first line is none.
-    #[error("first line: {0}")]
+    /// The stages of the rows are those of no placement.
+    #[error("row {row} has stage {stage}, which is there in no linear, looped or V placement of these rows")]
+    NoPlacement {
+        /// Row, from 1.
+        row: usize,
+        /// The stage that does not fit.
+        stage: Stage,
+    },
+    /// The placement of the first line, or one that would fit the rows, is none.
+    #[error("placement: {0}")]
     Placement(#[from] brigade_topology::PlacementError),
     /// The rows do not make a plan.
     #[error(transparent)]

@@ -64,10 +64,8 @@ fn train_inference_and_data_parallel_streams() {
 fn degenerate_inputs_are_refused() {
     for case in Golden::open("schedule.json").cases("edge") {
         let shape = shape(case);
-        let Some(rank) = case["stage_id"].as_u64().and_then(|rank| u32::try_from(rank).ok()) else {
-            assert_eq!(text(&case["schedule"]), "DataParallelSchedule", "{case}");
-            continue;
-        };
+        // A negative rank cannot even be asked for; it takes the place of one that does not exist.
+        let rank = case["stage_id"].as_u64().and_then(|rank| u32::try_from(rank).ok()).unwrap_or(u32::MAX);
         let stream = match text(&case["schedule"]) {
             "TrainSchedule" => deepspeed_train(shape, PipeRank(rank)),
             "InferenceSchedule" => deepspeed_inference(shape, PipeRank(rank)),

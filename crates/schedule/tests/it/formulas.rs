@@ -1,7 +1,8 @@
 //! Every schedule at every small size, against the formulas of the literature.
 
 use brigade_schedule::{
-    Capacity, CheckedPlan, Costs, PipeRank, Schedule, Shape, StageCosts, check_plan, replay,
+    Capacity, CheckError, CheckedPlan, Costs, PipeRank, Plan, Schedule, ScheduleError, Shape, StageCosts,
+    check, check_plan, least_capacity, lower, replay,
 };
 
 const UNIT: StageCosts = StageCosts {
@@ -18,6 +19,18 @@ fn shapes() -> impl Iterator<Item = Shape> {
     (1..=8).flat_map(|n_ranks| (1..=16).map(move |n_micro_batches| Shape { n_ranks, n_micro_batches }))
 }
 
+/// Every schedule that takes the shape.
+fn plans(shape: Shape) -> impl Iterator<Item = (Schedule, Plan)> {
+    Schedule::ALL.into_iter().filter_map(move |schedule| match schedule.plan(shape) {
+        Ok(plan) => Some((schedule, plan)),
+        Err(ScheduleError::TooFewMicroBatches { n_needed, .. }) => {
+            assert!(shape.n_micro_batches < n_needed);
+            None
+        }
+        Err(error) => panic!("{schedule} {shape:?}: {error}"),
+    })
+}
+
 fn checked(schedule: Schedule, shape: Shape, capacity: Capacity) -> CheckedPlan {
     let plan = schedule.plan(shape).unwrap_or_else(|error| panic!("{schedule} {shape:?}: {error}"));
     check_plan(&plan, capacity).unwrap_or_else(|error| panic!("{schedule} {shape:?}: {error}"))
@@ -28,14 +41,46 @@ fn ranks(shape: Shape) -> impl Iterator<Item = PipeRank> {
 }
 
 #[test]
-fn every_schedule_passes_at_one_message_a_link() {
-    for schedule in Schedule::ALL {
-        for shape in shapes() {
-            let plan = checked(schedule, shape, Capacity(1));
+fn every_schedule_is_sound_at_its_least_capacity_and_not_below() {
+    for shape in shapes() {
+        for (schedule, plan) in plans(shape) {
+            let fail = |error| -> Capacity { panic!("{schedule} {shape:?}: {error}") };
+            let program = lower(&plan).unwrap_or_else(|error| panic!("{schedule} {shape:?}: {error}"));
+            let least = least_capacity(&program).unwrap_or_else(fail);
+            if let Some(below) = least.0.checked_sub(1) {
+                let error = check(program.clone(), Capacity(below)).expect_err("a lower capacity");
+                assert!(matches!(error, CheckError::Deadlock { .. }), "{schedule} {shape:?}: {error}");
+            }
+            let plan = check(program, least).expect("the capacity that was found");
             let n_visits = shape.n_micro_batches * plan.placement().stages_per_rank();
             for rank in ranks(shape) {
-                assert!(plan.in_flight(rank) <= n_visits);
-                assert!(plan.n_buffers(rank) >= 1, "{schedule} {shape:?}");
+                assert!((1..=n_visits).contains(&plan.in_flight(rank)));
+                assert!((1..=n_visits).contains(&plan.n_buffers(rank)), "{schedule} {shape:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_message_a_link_is_enough_without_virtual_stages() {
+    for shape in shapes() {
+        for schedule in [Schedule::GPipe, Schedule::OneFOneB, Schedule::ForwardOnly] {
+            checked(schedule, shape, Capacity(1));
+        }
+    }
+}
+
+#[test]
+fn several_stages_a_rank_divide_the_bubble() {
+    for shape in shapes().filter(|shape| shape.n_micro_batches.is_multiple_of(shape.n_ranks)) {
+        let (p, m) = (f64::from(shape.n_ranks), f64::from(shape.n_micro_batches));
+        for n_virtual in 1..=3 {
+            let v = f64::from(n_virtual);
+            for schedule in [Schedule::Interleaved { n_virtual }, Schedule::LoopedBfs { n_virtual }] {
+                let plan = checked(schedule, shape, Capacity(shape.n_micro_batches * n_virtual));
+                let costs = Costs::uniform(shape.n_ranks * n_virtual, UNIT);
+                let timeline = replay(&plan, &costs).expect("costs fit");
+                assert_eq!(timeline.makespan_s(), 3.0 * (v * m + p - 1.0), "{schedule} {shape:?}");
             }
         }
     }

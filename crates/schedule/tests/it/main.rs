@@ -5,3 +5,4 @@ mod deepspeed;
 mod formulas;
 mod golden;
 mod text;
+mod torch;

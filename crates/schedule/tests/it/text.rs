@@ -7,11 +7,24 @@ use proptest::prelude::*;
 fn plans_survive_text_and_json() {
     for schedule in Schedule::ALL {
         for (n_ranks, n_micro_batches) in [(1, 1), (2, 5), (4, 3), (3, 8)] {
-            let plan = schedule.plan(Shape { n_ranks, n_micro_batches }).expect("a plan");
+            let Ok(plan) = schedule.plan(Shape { n_ranks, n_micro_batches }) else { continue };
             assert_eq!(plan.to_string().parse::<Plan>().as_ref(), Ok(&plan));
+            assert_eq!(Plan::from_csv(&plan.to_csv()).as_ref(), Ok(&plan));
             let json = serde_json::to_string(&plan).expect("to JSON");
             assert_eq!(serde_json::from_str::<Plan>(&json).expect("from JSON"), plan);
         }
+    }
+}
+
+#[test]
+fn schedules_survive_text_and_json() {
+    for schedule in Schedule::ALL {
+        assert_eq!(schedule.to_string().parse(), Ok(schedule));
+        let json = serde_json::to_string(&schedule).expect("to JSON");
+        assert_eq!(serde_json::from_str::<Schedule>(&json).expect("from JSON"), schedule);
+    }
+    for wrong in ["", "2f2b", "1f1b:2", "interleaved:", "interleaved:x"] {
+        assert!(wrong.parse::<Schedule>().is_err(), "{wrong}");
     }
 }
 
