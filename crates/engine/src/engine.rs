@@ -256,7 +256,12 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         replay(&self.module.training, &costs).map_err(Cause::Replay)
     }
 
-    fn run_forward(&mut self, n_micro_batches: u32, mode: Mode, batch: Batch) -> Result<RunResult, StepError> {
+    fn run_forward(
+        &mut self,
+        n_micro_batches: u32,
+        mode: Mode,
+        batch: Batch,
+    ) -> Result<RunResult, StepError> {
         let rank = &self.module.rank;
         if !self.evaluations.contains_key(&n_micro_batches) {
             let plan = self.module.evaluation_plan(n_micro_batches).map_err(|source| {

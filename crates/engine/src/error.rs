@@ -22,7 +22,9 @@ pub enum TensorError {
         rank: usize,
     },
     /// The tensor is not of the asked type.
-    #[error("expected a {expected_kind} tensor of rank {expected_rank}, found a {kind} tensor of rank {rank}")]
+    #[error(
+        "expected a {expected_kind} tensor of rank {expected_rank}, found a {kind} tensor of rank {rank}"
+    )]
     Mismatch {
         /// Asked rank.
         expected_rank: usize,
@@ -275,7 +277,9 @@ pub enum Cause {
         found: usize,
     },
     /// The ranks that feed the pipeline were given different amounts of data.
-    #[error("rank {other} has {there} micro-batches for this batch, this rank {here}: give both the same data")]
+    #[error(
+        "rank {other} has {there} micro-batches for this batch, this rank {here}: give both the same data"
+    )]
     DataDiffers {
         /// The other rank.
         other: Rank,
@@ -326,7 +330,9 @@ pub enum Cause {
         found: usize,
     },
     /// A peer ended its program while this rank waits for it.
-    #[error("rank {peer} has ended, this rank still waits for it to {what}: let every rank run the same steps")]
+    #[error(
+        "rank {peer} has ended, this rank still waits for it to {what}: let every rank run the same steps"
+    )]
     PeerEnded {
         /// The peer.
         peer: Rank,
@@ -348,7 +354,9 @@ pub enum Cause {
         message: String,
     },
     /// Two ranks built different things under one name.
-    #[error("the link from rank {from} to rank {to} was asked for {here} messages on one end, {there} on the other")]
+    #[error(
+        "the link from rank {from} to rank {to} was asked for {here} messages on one end, {there} on the other"
+    )]
     LinkDiffers {
         /// Sender.
         from: Rank,

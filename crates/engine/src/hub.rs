@@ -147,7 +147,12 @@ impl Hub {
             link
         });
         if link.capacity != capacity {
-            return Err(Cause::LinkDiffers { from: key.from, to: key.to, here: capacity, there: link.capacity });
+            return Err(Cause::LinkDiffers {
+                from: key.from,
+                to: key.to,
+                here: capacity,
+                there: link.capacity,
+            });
         }
         let half = take(link);
         if link.sender.is_none() && link.receiver.is_none() {
@@ -220,6 +225,9 @@ impl Hub {
         contribution: Contribution,
         site: impl Fn() -> Site,
     ) -> Result<Arc<Vec<Contribution>>, StepError> {
+        if let Some(first) = self.first.get() {
+            return Err(first.clone());
+        }
         let until = Instant::now() + self.deadline;
         let mut round = lock(&self.round);
         let generation = round.generation;

@@ -143,12 +143,7 @@ impl<'a> Interpreter<'a> {
             mode,
             batch,
             slots,
-            result: RunResult {
-                losses,
-                outputs,
-                gradients: GradientsParams::new(),
-                timing: Timing::start(),
-            },
+            result: RunResult { losses, outputs, gradients: GradientsParams::new(), timing: Timing::start() },
         }
     }
 
@@ -199,9 +194,8 @@ impl<'a> Interpreter<'a> {
                 self.forward(stage, micro_batch, buffer)
             }
             // Layers whose backward cannot be split do all of it in the first half.
-            Instruction::BackwardPass { stage, buffer, .. } | Instruction::InputGrad { stage, buffer, .. } => {
-                self.backward(stage, buffer)
-            }
+            Instruction::BackwardPass { stage, buffer, .. }
+            | Instruction::InputGrad { stage, buffer, .. } => self.backward(stage, buffer),
             Instruction::HandOverActivation { buffer, to_buffer, .. } => {
                 let message = self.slot(buffer).outgoing.take().expect(PROVED);
                 let here = self.rank.rank();

@@ -26,7 +26,8 @@ use crate::value::Value;
 use crate::world::RankHandle;
 
 /// The loss of one micro-batch from the last layer's output and the target.
-pub(crate) type LossFn = Arc<dyn Fn(Tree<AnyTensor>, Tree<AnyTensor>) -> Result<Tensor<1>, Cause> + Send + Sync>;
+pub(crate) type LossFn =
+    Arc<dyn Fn(Tree<AnyTensor>, Tree<AnyTensor>) -> Result<Tensor<1>, Cause> + Send + Sync>;
 
 type ScheduleFn = Arc<dyn Fn(Shape) -> Result<Plan, ScheduleError> + Send + Sync>;
 
@@ -76,10 +77,10 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
         loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,
     ) -> PipelineModuleBuilder<I, O, T> {
         let loss: LossFn = Arc::new(move |output, target| {
-            let output = O::from_tree(output)
-                .map_err(|source| Cause::LossValue { what: "output", source })?;
-            let target = T::from_tree(target)
-                .map_err(|source| Cause::LossValue { what: "target", source })?;
+            let output =
+                O::from_tree(output).map_err(|source| Cause::LossValue { what: "output", source })?;
+            let target =
+                T::from_tree(target).map_err(|source| Cause::LossValue { what: "target", source })?;
             Ok(loss(output, target))
         });
         PipelineModuleBuilder {

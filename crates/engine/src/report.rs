@@ -81,12 +81,7 @@ impl StepTimes {
             let mut words = words.iter().copied();
             let mut next = || words.next().unwrap_or(0);
             let mut span = || Duration::from_nanos(next());
-            times.ranks.push(RankTimes {
-                busy: span(),
-                waiting: span(),
-                optimizer: span(),
-                wall: span(),
-            });
+            times.ranks.push(RankTimes { busy: span(), waiting: span(), optimizer: span(), wall: span() });
             while let Some(stage) = words.next() {
                 let mut next = || words.next().unwrap_or(0);
                 let mut spent = || Spent {

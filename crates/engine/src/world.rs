@@ -228,8 +228,7 @@ impl<R, E: std::fmt::Display, F: Fn(RankHandle) -> Result<R, E>> Runner<R, E, F>
             Ok(pool) => pool,
             Err(error) => return Outcome::NotStarted(error.to_string()),
         };
-        let handle =
-            RankHandle { rank: self.rank, hub: Arc::clone(&self.hub), n_plans: Arc::default() };
+        let handle = RankHandle { rank: self.rank, hub: Arc::clone(&self.hub), n_plans: Arc::default() };
         // Whatever the program leaves behind half done is dropped with it.
         match catch_unwind(AssertUnwindSafe(|| (self.program)(handle))) {
             Ok(result) => Outcome::Returned(result),

@@ -4,13 +4,11 @@ use std::sync::mpsc;
 
 use brigade_engine::schedule::{gpipe, one_f_one_b};
 use brigade_engine::{EngineError, PipelineEngine, PipelineModule, TrainConfig, World};
-use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, TensorData};
 
-use crate::support::{
-    ScheduleFn, Unsplit, cross_entropy, data, gpt, gradient_values, tokens, values,
-};
+use crate::support::{ScheduleFn, Unsplit, cross_entropy, data, gpt, gradient_values, tokens, values};
 
 const N_BLOCKS: usize = 3;
 const BATCH: usize = 2;
@@ -97,7 +95,8 @@ fn pipeline(
         })
         .expect("the pipeline runs");
     // Stages stand in layer order, so that the parts of the ranks follow one another.
-    let mut whole = Run { losses: parts[0].losses.clone(), gradients: vec![vec![]; n_steps], weights: vec![] };
+    let mut whole =
+        Run { losses: parts[0].losses.clone(), gradients: vec![vec![]; n_steps], weights: vec![] };
     for part in parts {
         assert_eq!(part.losses, whole.losses, "every rank reports the same losses");
         for (step, gradients) in part.gradients.into_iter().enumerate() {
