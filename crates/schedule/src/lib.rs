@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! gpipe, one_f_one_b, ... ──► Plan ──lower──► Program ──check──► CheckedPlan ──replay──► Timeline
-//!                              ▲ │
-//!                        text ─┘ └─► text
+//!                             ▲ │                                                        │
+//!                   text, CSV ┘ └► text, CSV          text grid, SVG, Chrome trace, CSV ◄┘
 //! ```
 //!
 //! # Invariants
@@ -31,6 +31,7 @@ mod action_text;
 mod check;
 mod csv;
 mod deepspeed;
+mod draw;
 mod error;
 mod instruction;
 mod lower;

@@ -116,9 +116,9 @@ pub(crate) fn steps(rank: u32, shape: Shape) -> Vec<Vec<Op>> {
     let mut split = false;
     for i in 0..=rank {
         let half = i == rank.div_ceil(2);
-        split |= half && rank % 2 == 1;
+        split |= half && !rank.is_multiple_of(2);
         let mut step = backward(Up, split);
-        split |= half && rank % 2 == 0;
+        split |= half && rank.is_multiple_of(2);
         step.extend(backward(Down, split));
         steps.push(step);
     }
