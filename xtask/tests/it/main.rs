@@ -2,6 +2,7 @@
 
 mod bench;
 mod boundaries;
+mod cases;
 mod ci;
 mod documents;
 mod files;
