@@ -277,3 +277,82 @@ pub(crate) fn receive_until<T>(link: &Receiver<T>, until: Option<Instant>) -> Re
         None => link.recv().map_err(RecvTimeoutError::from),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use brigade_schedule::MicroBatch;
+    use brigade_topology::Stage;
+    use brigade_wire::Tree;
+
+    use super::*;
+    use crate::message::{Direction, Tag};
+
+    const KEY: LinkKey = LinkKey { plan: 0, from: Rank(0), to: Rank(1) };
+
+    fn message(micro_batch: u32) -> Message {
+        let tag =
+            Tag { stage: Stage(0), micro_batch: MicroBatch(micro_batch), direction: Direction::Forward };
+        Message::activations(tag, Tree::None).0
+    }
+
+    fn site() -> Site {
+        Site { rank: Rank(0), stage: None, micro_batch: None, instruction: "test".to_owned() }
+    }
+
+    #[test]
+    fn a_link_holds_its_capacity_and_no_more() {
+        for capacity in 0..4 {
+            let hub = Hub::new(2, Duration::from_millis(20));
+            let sender = hub.sender(KEY, capacity).expect("the first end");
+            let receiver = hub.receiver(KEY, capacity).expect("the second end");
+            let mut n_sent = 0;
+            let error = loop {
+                match hub.send(&sender, Rank(1), message(n_sent), site) {
+                    Ok(()) => n_sent += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(usize::try_from(n_sent), Ok(capacity));
+            assert!(matches!(error.cause(), Cause::Deadline { .. }), "{error}");
+            assert_eq!(receiver.len(), capacity);
+        }
+    }
+
+    #[test]
+    fn ends_that_disagree_on_the_capacity_are_told() {
+        let hub = Hub::new(2, Duration::from_secs(1));
+        let _sender = hub.sender(KEY, 2).expect("the first end");
+        let cause = hub.receiver(KEY, 3).expect_err("another capacity");
+        assert!(matches!(cause, Cause::LinkDiffers { here: 3, there: 2, .. }), "{cause}");
+    }
+
+    #[test]
+    fn a_link_to_a_rank_that_has_ended_says_so() {
+        let hub = Hub::new(2, Duration::from_secs(60));
+        hub.leave(Rank(0));
+        let receiver = hub.receiver(KEY, 1).expect("the end that is left");
+        let error = hub.receive(&receiver, Rank(0), site).expect_err("nobody sends");
+        assert!(matches!(error.cause(), Cause::PeerEnded { peer: Rank(0), .. }), "{error}");
+    }
+
+    #[test]
+    fn collectives_give_every_rank_all_contributions_in_rank_order() {
+        let n_ranks = 4;
+        let hub = Hub::new(n_ranks, Duration::from_secs(60));
+        std::thread::scope(|scope| {
+            for rank in 0..4_u32 {
+                let hub = &hub;
+                scope.spawn(move || {
+                    // CASES B106: back to back, and nothing gathers.
+                    for round in 0..1000_u64 {
+                        let words = vec![round, u64::from(rank)];
+                        let contribution = Contribution { words, ..Contribution::default() };
+                        let all = hub.exchange(Rank::from(rank), contribution, site).expect("all take part");
+                        let ranks: Vec<_> = all.iter().map(|c| (c.words[0], c.words[1])).collect();
+                        assert_eq!(ranks, (0..4).map(|rank| (round, rank)).collect::<Vec<_>>());
+                    }
+                });
+            }
+        });
+    }
+}

@@ -16,11 +16,14 @@ use crate::support::{cross_entropy, data, gpt};
 
 type Built = Result<PipelineModule<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>, BuildError>;
 
+/// A rank's stages, and the boundaries of all stages.
+type Split = (Vec<Stage>, Vec<usize>);
+
 /// Builds on every rank; the first rank's error, or the modules' stages and cuts.
 fn build(
     n_ranks: usize,
     make: impl Fn(&RankHandle) -> Built + Send + Sync + 'static,
-) -> Result<Vec<(Vec<Stage>, Vec<usize>)>, BuildError> {
+) -> Result<Vec<Split>, BuildError> {
     let built = World::local(n_ranks).expect("a few ranks").run(move |rank| {
         Ok::<_, EngineError>(make(&rank).map(|m| (m.stages().collect(), m.cuts().boundaries().to_vec())))
     });

@@ -16,7 +16,7 @@ use burn::optim::momentum::MomentumState;
 use burn::optim::{ModuleOptimizer, Optimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 
-use crate::support::{ScheduleFn, formula};
+use crate::support::{SCHEDULES, ScheduleFn, formula};
 
 /// How a [`Fuse`] fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -138,7 +138,7 @@ fn a_failing_forward_on_any_rank_ends_every_rank_with_its_place() {
             for (fault, text) in
                 [(Fault::Panic, "panicked: the fuse blew"), (Fault::Error, "failed: the fuse is open")]
             {
-                for schedule in [gpipe as ScheduleFn, one_f_one_b] {
+                for (_, schedule) in SCHEDULES {
                     let errors = failures(p, move |rank| {
                         let layers = fuses(p, bad, fault, 2, &Arc::default());
                         let mut engine = engine(rank, &layers, schedule, 4).expect("the engine is built");

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use brigade_engine::schedule::{gpipe, one_f_one_b};
 use brigade_engine::{
     EngineError, Layer, Layers, NamedTensor, PipelineEngine, PipelineModule, TrainConfig, World,
 };
@@ -18,7 +17,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
-use crate::support::ScheduleFn;
+use crate::support::{SCHEDULES, ScheduleFn};
 
 /// The largest difference that counts as equal, relative to the largest value of the tensor, since a sum
 /// of cancelling terms is as exact as its largest term: PyTorch's own f32 and f64 runs of this model
@@ -38,14 +37,16 @@ fn read_tensors(path: &Path) -> Weights {
     let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
     let tensors = file.tensors().into_iter().map(|(name, view)| {
         let values: Vec<f32> = match view.dtype() {
-            Dtype::F32 => {
-                view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-            }
+            Dtype::F32 => view
+                .data()
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes(b.try_into().expect("whole numbers")))
+                .collect(),
             // Compared with an f32 run, so that the sixth digit is what counts.
             Dtype::F64 => view
                 .data()
                 .chunks_exact(8)
-                .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
+                .map(|b| f64::from_le_bytes(b.try_into().expect("whole numbers")))
                 .map(|x| x.to_string().parse().expect("a number"))
                 .collect(),
             other => panic!("{name} has dtype {other:?}"),
@@ -336,6 +337,7 @@ fn compare_tensors(
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "says what was compared and what was skipped")]
 fn losses_gradients_and_weights_equal_pytorch() {
     let folder = folder();
     let text = std::fs::read_to_string(folder.join("parity.json")).expect("parity.json is in the folder");
@@ -368,7 +370,7 @@ fn losses_gradients_and_weights_equal_pytorch() {
         };
         let expected = read_tensors(&folder.join(format!("{name}.safetensors")));
         for p in 1..=3 {
-            for (schedule_name, schedule) in [("1f1b", one_f_one_b as ScheduleFn), ("gpipe", gpipe)] {
+            for (schedule_name, schedule) in SCHEDULES {
                 let case = format!("{name}, p={p}, {schedule_name}");
                 let found = run(p, schedule, &setting);
                 let steps = steps.as_array().expect("steps");

@@ -1,6 +1,6 @@
 //! Small models with weights from a formula, so that no test depends on random numbers.
 
-use brigade_engine::schedule::{Plan, ScheduleError, Shape};
+use brigade_engine::schedule::{Plan, ScheduleError, Shape, gpipe, one_f_one_b};
 use brigade_engine::{Layer, Layers, NamedTensor};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::attention::{
@@ -17,6 +17,9 @@ pub(crate) const WIDTH: usize = 8;
 pub(crate) const SEQ: usize = 5;
 
 pub(crate) type ScheduleFn = fn(Shape) -> Result<Plan, ScheduleError>;
+
+/// The schedules that every comparison runs under.
+pub(crate) const SCHEDULES: [(&str, ScheduleFn); 2] = [("gpipe", gpipe), ("1f1b", one_f_one_b)];
 
 /// Replaces every float parameter by sines that depend on `seed` and the element.
 pub(crate) fn formula<M: Module>(module: M, seed: usize) -> M {

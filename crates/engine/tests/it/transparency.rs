@@ -2,13 +2,15 @@
 
 use std::sync::mpsc;
 
-use brigade_engine::schedule::{gpipe, one_f_one_b};
+use brigade_engine::schedule::one_f_one_b;
 use brigade_engine::{EngineError, PipelineEngine, PipelineModule, TrainConfig, World};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, TensorData};
 
-use crate::support::{ScheduleFn, Unsplit, cross_entropy, data, gpt, gradient_values, tokens, values};
+use crate::support::{
+    SCHEDULES, ScheduleFn, Unsplit, cross_entropy, data, gpt, gradient_values, tokens, values,
+};
 
 const N_BLOCKS: usize = 3;
 const BATCH: usize = 2;
@@ -120,7 +122,7 @@ fn every_split_of_a_gpt_equals_the_unsplit_run_under_adamw() {
         assert_eq!(reference.losses.len(), 3);
         assert_ne!(reference.weights, unsplit(m, 0, "adamw").weights, "the weights move");
         for p in 1..=4 {
-            for (name, schedule) in [("gpipe", gpipe as ScheduleFn), ("1f1b", one_f_one_b)] {
+            for (name, schedule) in SCHEDULES {
                 compare(&pipeline(schedule, p, m, 3, "adamw"), &reference, &format!("{name}, p={p}, m={m}"));
             }
         }
