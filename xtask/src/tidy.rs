@@ -2,6 +2,7 @@
 
 mod boundaries;
 mod documents;
+mod features;
 mod files;
 mod layout;
 mod purity;
@@ -17,6 +18,7 @@ use crate::workspace::Workspace;
 
 pub use boundaries::boundaries;
 pub use documents::{architecture, machine_paths};
+pub use features::same_features;
 pub use files::{bincode_in_one_file, file_rules};
 pub use layout::{modules_reached, test_targets};
 pub use purity::purity;
@@ -56,6 +58,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Violation>> {
     let tree = Tree::read(&workspace.root)?;
     let (sources, mut found) = tree.sources();
     found.extend(boundaries(workspace, &tree));
+    found.extend(same_features(workspace, &tree));
     found.extend(test_targets(workspace, &tree));
     found.extend(modules_reached(&sources));
     found.extend(bincode_in_one_file(&sources));

@@ -1,5 +1,6 @@
 //! What `cargo metadata` says of the workspace: packages, dependencies, targets.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -37,6 +38,12 @@ pub struct Dependency {
     pub name: String,
     /// `None` for a normal dependency, else `dev` or `build`.
     pub kind: Option<String>,
+    /// Features asked for by name, those of `[workspace.dependencies]` among them.
+    #[serde(default)]
+    pub features: BTreeSet<String>,
+    /// Whether the default features are asked for too.
+    #[serde(default)]
+    pub uses_default_features: bool,
 }
 
 /// One build target of a member.

@@ -5,6 +5,7 @@ mod boundaries;
 mod cases;
 mod ci;
 mod documents;
+mod features;
 mod files;
 mod fixture;
 mod layout;

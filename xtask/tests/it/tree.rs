@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::json;
 use tempfile::TempDir;
 use xtask::tidy::{Tree, check};
 use xtask::workspace::Workspace;
 
-use crate::fixture::{metadata, places};
+use crate::fixture::{depend, metadata, package, places};
 
 const TABLE: &str = "# Architecture\n## Dependencies\n| `serde`, `bincode`, `burn` | all of them |\n";
 
@@ -71,6 +72,27 @@ fn every_rule_is_applied() {
     fs::remove_file(dir.path().join("ARCHITECTURE.md")).expect("the file is there");
     let found = check(&workspace(dir.path())).expect("a readable tree");
     assert_eq!(places(&found), [("ARCHITECTURE.md", 1, "dependency-table")]);
+}
+
+/// The rules on Cargo's metadata are wired into the check too.
+#[test]
+fn every_rule_on_metadata_is_applied() {
+    let dir = sound();
+    let mut metadata = metadata(dir.path().to_str().expect("a plain path"));
+    depend(&mut metadata, "brigade-wire", "brigade-topology", None);
+    depend(&mut metadata, "brigade-schedule", "crc32c", None);
+    package(&mut metadata, "brigade-engine")["targets"] = json!([]);
+    package(&mut metadata, "xtask")["dependencies"][0]["features"] = json!(["rc"]);
+    let workspace = Workspace::from_json(&metadata.to_string()).expect("metadata");
+    assert_eq!(
+        places(&check(&workspace).expect("a readable tree")),
+        [
+            ("crates/engine/Cargo.toml", 1, "tests"),
+            ("crates/schedule/Cargo.toml", 1, "dependency-table"),
+            ("crates/wire/Cargo.toml", 1, "boundary"),
+            ("xtask/Cargo.toml", 1, "features"),
+        ]
+    );
 }
 
 #[test]
