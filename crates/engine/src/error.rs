@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade_partition::PartitionError;
+use brigade_partition::{MethodError, PartitionError};
 use brigade_schedule::{CheckError, CostError, LowerError, MicroBatch, ScheduleError};
 use brigade_topology::{Rank, Stage, TopologyError};
 use brigade_wire::UnflattenError;
@@ -454,6 +454,9 @@ pub enum EngineError {
     /// A step failed.
     #[error(transparent)]
     Step(#[from] StepError),
+    /// A partition method is written wrong.
+    #[error(transparent)]
+    Method(#[from] MethodError),
 }
 
 /// The message of a caught panic.
