@@ -142,16 +142,140 @@ pub enum PartitionError {
         /// Its type name.
         type_name: String,
     },
+    /// A pin names a layer past the last one.
+    #[error("a pin names layer {layer}, but there are {n_layers} layers")]
+    NoSuchLayer {
+        /// The layer.
+        layer: usize,
+        /// How many layers there are.
+        n_layers: usize,
+    },
+    /// A pin names a stage past the last one.
+    #[error("a pin names stage {stage}, but there are {n_stages} stages")]
+    NoSuchStage {
+        /// The stage.
+        stage: usize,
+        /// How many stages there are.
+        n_stages: usize,
+    },
+    /// A stage has a rank past the last one.
+    #[error("a stage has rank {rank}, but {n_ranks} stages have at most {n_ranks} ranks, numbered from 0")]
+    NoSuchRank {
+        /// The rank.
+        rank: usize,
+        /// How many ranks there may be.
+        n_ranks: usize,
+    },
+    /// An option is not given for each of what it describes.
+    #[error("{given} {what} given, but {wanted} wanted; give one for each, or none")]
+    OptionCount {
+        /// What was counted.
+        what: &'static str,
+        /// How many were given.
+        given: usize,
+        /// How many are wanted.
+        wanted: usize,
+    },
+    /// A speed is not above zero and finite.
+    #[error("rank {rank} has speed {speed}; speeds must be above zero and finite")]
+    Speed {
+        /// The rank.
+        rank: usize,
+        /// Its speed.
+        speed: f64,
+    },
+    /// The speeds lie too far apart for sums to stay exact.
+    #[error("the fastest rank is {ratio} times as fast as the slowest, too far apart for these weights")]
+    SpeedRange {
+        /// The fastest speed over the slowest.
+        ratio: f64,
+    },
+    /// The cost of a byte is negative or not finite.
+    #[error("a byte costs {cost_per_byte}; the cost must be finite and not negative")]
+    CostPerByte {
+        /// The cost.
+        cost_per_byte: f64,
+    },
+    /// No cuts keep every pinned layer in its stage.
+    #[error("the pins around stage {stage} contradict each other, or leave it without a layer")]
+    PinConflict {
+        /// The first stage that cannot be placed.
+        stage: usize,
+    },
+    /// A given cut separates layers that are pinned together.
+    #[error("the cut before layer {layer} separates layers that are pinned together")]
+    CutInsidePin {
+        /// The layer.
+        layer: usize,
+    },
+    /// A layer, or a group that is pinned together, fits no rank.
+    #[error(
+        "layers {first} to {last} take {bytes} bytes together at the least, more than any stage can hold"
+    )]
+    LayerTooLarge {
+        /// The first layer of the group.
+        first: usize,
+        /// The last layer of the group, which is the first when it stands alone.
+        last: usize,
+        /// What they take on the stage where they take least.
+        bytes: u128,
+    },
+    /// The memory of the stages is used up before the layers are.
+    #[error(
+        "memory is used up at stage {stage}: the stages before it hold the layers before {layer} at most"
+    )]
+    StageTooSmall {
+        /// The stage that cannot take what it would have to.
+        stage: usize,
+        /// The first layer that no earlier stage can hold.
+        layer: usize,
+    },
+    /// Each stage could hold its layers, but ranks with several stages cannot.
+    #[error("the ranks cannot hold {n_layers} layers: their stages fit alone, but not together")]
+    RanksTooSmall {
+        /// How many layers there are.
+        n_layers: usize,
+    },
+    /// Given cuts are over the memory limit.
+    #[error("with stage {stage}, rank {rank} takes {bytes} bytes, but has {limit}")]
+    OverLimit {
+        /// The stage with which the rank goes over its limit.
+        stage: usize,
+        /// The rank.
+        rank: usize,
+        /// What it takes.
+        bytes: u128,
+        /// What it has.
+        limit: u128,
+    },
+    /// The search needs a larger table than is allowed.
+    #[error("the search needs a table of {n_entries} entries, more than {max}; use fewer layers or stages")]
+    TooLarge {
+        /// How many entries it needs.
+        n_entries: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The search found no cuts in its number of steps, and did not prove that there are none.
+    #[error("no cuts were found in the given number of steps; loosen the memory limit or the pins")]
+    SearchTooLong,
+    /// DeepSpeed has no such method.
+    #[error("\"{method}\" is no method of DeepSpeed; it has uniform, parameters and type:REGEX")]
+    NotInDeepSpeed {
+        /// The refused method.
+        method: String,
+    },
 }
 
-/// Says that a pattern is no regular expression.
+/// Says that a pattern is no regular expression, or that the search for it was given up.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("\"{pattern}\" is no regular expression that can be searched for")]
+#[error("\"{pattern}\" cannot be searched for")]
 pub struct PatternError {
-    /// The refused pattern.
+    /// The pattern.
     pub pattern: String,
     /// What is wrong with it.
-    pub source: Box<regex::Error>,
+    #[source]
+    pub(crate) reason: Box<fancy_regex::Error>,
 }
 
 impl PartialEq for PatternError {

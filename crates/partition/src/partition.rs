@@ -1,34 +1,28 @@
 //! `partition`: from a method and a layer list to cuts.
 
 use crate::balanced::balanced_units;
-use crate::pattern::TypePattern;
-use crate::uniform::{check_stages, uniform_or_empty};
+use crate::problem::{Problem, places};
+use crate::uniform::check_stages;
+use crate::weigh::units;
 use crate::weight::Units;
-use crate::weight::sealed::Sealed;
-use crate::{Cuts, LayerInfo, Number, PartitionError, PartitionMethod, WeightList};
+use crate::{Cuts, LayerInfo, Options, PartitionError, PartitionMethod, rankwise, stagewise};
 
-/// Holds what a partition has to keep to, beyond the weights. The default asks for nothing.
+/// Cuts a layer list into stages by a method, and keeps to the options.
 ///
-/// # Examples
-///
-/// ```
-/// use brigade_partition::Options;
-///
-/// let options = Options { allow_empty: true, ..Options::default() };
-/// assert_ne!(options, Options::default());
-/// ```
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Options {
-    /// Accepts stages without a layer where there are fewer layers than stages. Stages are never left
-    /// empty without need.
-    pub allow_empty: bool,
-}
-
-/// Cuts a layer list into stages by a method.
+/// When all stages are alike this is [`balanced`](crate::balanced()), on the groups of layers that pins
+/// hold together. When they differ, by speed, memory, pins or what they send, the answer is the best one
+/// by the same order on the *costs* of stages (see [`Options`]), found by an exact search over all
+/// stages and places to cut; it is meant for lists of up to some thousands of layers. When ranks hold
+/// several stages, the search balances ranks: it is exact wherever it ends within a fixed number of
+/// steps, and otherwise returns the best cuts that it came across, which
+/// [`Report::at_least`](crate::Report::at_least) helps to judge. Every answer is deterministic.
 ///
 /// # Errors
 ///
-/// [`PartitionError`]: the variants say which argument does not fit and how.
+/// [`PartitionError`]: the variants say which argument does not fit and how. In particular
+/// [`PartitionError::TooFewLayers`] when a stage would be left empty,
+/// [`PartitionError::LayerTooLarge`], [`PartitionError::StageTooSmall`] and
+/// [`PartitionError::RanksTooSmall`] when the memory limit cannot be kept.
 ///
 /// # Examples
 ///
@@ -39,6 +33,11 @@ pub struct Options {
 ///     .map(|(name, parameters)| LayerInfo::new(name, parameters));
 /// let cuts = partition(&"parameters".parse()?, &layers, 3, &Options::default())?;
 /// assert_eq!(cuts.boundaries(), [0, 1, 4, 5]);
+///
+/// // Two stages a rank, in a V: rank 0 holds the first stage and the last.
+/// let v = Options { ranks: vec![0, 1, 1, 0], ..Options::default() };
+/// let cuts = partition(&"parameters".parse()?, &layers, 4, &v)?;
+/// assert_eq!(cuts.boundaries(), [0, 1, 3, 4, 5]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn partition(
@@ -49,108 +48,72 @@ pub fn partition(
 ) -> Result<Cuts, PartitionError> {
     check_stages(n_stages)?;
     let n_layers = layers.len();
+    if let PartitionMethod::Cuts(cuts) = method {
+        return explicit(cuts, layers, n_stages, options);
+    }
     if n_layers < n_stages && !options.allow_empty {
         return Err(PartitionError::TooFewLayers { n_layers, n_stages });
     }
-    match method {
-        PartitionMethod::Uniform => uniform_or_empty(n_layers, n_stages),
-        PartitionMethod::Cuts(cuts) => explicit(cuts, n_layers, n_stages, options),
-        _ => balanced_units(&units(method, layers)?, n_stages),
+    let units = units(method, layers)?;
+    if options.treats_stages_alike() {
+        return alike(&units, n_stages, options);
     }
+    let problem = Problem::new(&units, layers, n_stages, options)?;
+    let mut ranks: Vec<usize> = problem.stages.iter().map(|rule| rule.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    if ranks.len() == n_stages { stagewise::solve(&problem) } else { rankwise::solve(&problem) }
 }
 
+/// Balances groups of layers that pins hold together.
+fn alike(units: &Units, n_stages: usize, options: &Options) -> Result<Cuts, PartitionError> {
+    let places = places(units.n_layers(), &options.pins)?;
+    let n_groups = places.len() - 1;
+    if n_groups < n_stages && !options.allow_empty {
+        return Err(PartitionError::TooFewLayers { n_layers: n_groups, n_stages });
+    }
+    let prefix = places.iter().map(|&layer| units.prefix[layer]).collect();
+    let cuts = balanced_units(&Units { prefix, exponent: units.exponent }, n_stages)?;
+    Ok(Cuts::new(cuts.boundaries().iter().map(|&group| places[group]).collect())?)
+}
+
+/// Checks cuts that are given.
 fn explicit(
     cuts: &Cuts,
-    n_layers: usize,
+    layers: &[LayerInfo],
     n_stages: usize,
     options: &Options,
 ) -> Result<Cuts, PartitionError> {
+    let n_layers = layers.len();
     if cuts.n_layers() != n_layers {
         return Err(PartitionError::NotCovering { end: cuts.n_layers(), n_layers });
     }
     if cuts.n_stages() != n_stages {
         return Err(PartitionError::StageCount { n_cut: cuts.n_stages(), n_stages });
     }
-    match cuts.first_empty() {
-        Some(stage) if !options.allow_empty => {
-            Err(PartitionError::EmptyStage { stage, layer: cuts.stage(stage).start })
-        }
-        _ => Ok(cuts.clone()),
+    if let Some(stage) = cuts.first_empty()
+        && !options.allow_empty
+    {
+        return Err(PartitionError::EmptyStage { stage, layer: cuts.stage(stage).start });
     }
-}
-
-/// Weighs the layers by a method.
-pub(crate) fn units(method: &PartitionMethod, layers: &[LayerInfo]) -> Result<Units, PartitionError> {
-    let units = match method {
-        PartitionMethod::Uniform | PartitionMethod::Cuts(_) => u8::units(&vec![1; layers.len()]),
-        PartitionMethod::Parameters => {
-            u64::units(&layers.iter().map(|layer| layer.parameters).collect::<Vec<_>>())
-        }
-        PartitionMethod::Type(pattern) => u8::units(&found(pattern, layers)?),
-        PartitionMethod::Weights(list) => listed(list, layers.len())?,
-        PartitionMethod::TypeWeights(entries) => match by_type(entries, layers)? {
-            WeightList::Whole(list) => u64::units(&list),
-            WeightList::Real(list) => f64::units(&list),
-        },
-        PartitionMethod::Profile => u64::units(&times(layers)?),
-    };
-    Ok(units?)
-}
-
-fn listed(list: &WeightList, n_layers: usize) -> Result<Result<Units, crate::WeightError>, PartitionError> {
-    let n_weights = match list {
-        WeightList::Whole(list) => list.len(),
-        WeightList::Real(list) => list.len(),
-    };
-    if n_weights != n_layers {
-        return Err(PartitionError::WeightCount { n_weights, n_layers });
+    let equal = units(&PartitionMethod::Uniform, layers)?;
+    let problem = Problem::new(&equal, layers, n_stages, options)?;
+    let mut rank_bytes = vec![0_u128; problem.n_ranks];
+    let mut places = Vec::with_capacity(n_stages + 1);
+    for &layer in cuts.boundaries() {
+        places
+            .push(problem.layers.binary_search(&layer).map_err(|_| PartitionError::CutInsidePin { layer })?);
     }
-    Ok(match list {
-        WeightList::Whole(list) => u64::units(list),
-        WeightList::Real(list) => f64::units(list),
-    })
-}
-
-fn found(pattern: &str, layers: &[LayerInfo]) -> Result<Vec<u8>, PartitionError> {
-    let compiled = TypePattern::new(pattern)?;
-    let weights: Vec<u8> = layers.iter().map(|layer| compiled.matches(&layer.type_name).into()).collect();
-    if weights.iter().all(|&weight| weight == 0) { Err(no_match(pattern, layers)) } else { Ok(weights) }
-}
-
-fn by_type(entries: &[(String, Number)], layers: &[LayerInfo]) -> Result<WeightList, PartitionError> {
-    let entries: Vec<_> = entries.iter().map(|(name, number)| (name, name.to_lowercase(), *number)).collect();
-    let type_names: Vec<String> = layers.iter().map(|layer| layer.type_name.to_lowercase()).collect();
-    for (name, lower, _) in &entries {
-        if !type_names.iter().any(|type_name| type_name.contains(lower)) {
-            return Err(no_match(name, layers));
+    for (stage, ends) in places.windows(2).enumerate() {
+        if !problem.within(stage, ends[0]) || !problem.within(stage + 1, ends[1]) {
+            return Err(PartitionError::PinConflict { stage });
+        }
+        let rule = &problem.stages[stage];
+        let bytes = &mut rank_bytes[rule.rank];
+        *bytes = bytes.saturating_add(problem.bytes(stage, ends[0], ends[1]));
+        if let Some(limit) = rule.limit.filter(|&limit| *bytes > limit) {
+            return Err(PartitionError::OverLimit { stage, rank: rule.rank, bytes: *bytes, limit });
         }
     }
-    let weight = |type_name: &String| {
-        let first = entries.iter().find(|(_, lower, _)| type_name.contains(lower));
-        first.map_or(Number::Whole(0), |&(_, _, number)| number)
-    };
-    Ok(WeightList::from(type_names.iter().map(weight).collect::<Vec<_>>()))
-}
-
-fn times(layers: &[LayerInfo]) -> Result<Vec<u64>, PartitionError> {
-    let time = |(layer, info): (usize, &LayerInfo)| match &info.profile {
-        Some(profile) => Ok(profile.time_ns),
-        None => Err(PartitionError::NotMeasured { layer, type_name: info.type_name.clone() }),
-    };
-    layers.iter().enumerate().map(time).collect()
-}
-
-fn no_match(pattern: &str, layers: &[LayerInfo]) -> PartitionError {
-    const SHOWN: usize = 8;
-    let mut names: Vec<&str> = Vec::new();
-    for layer in layers {
-        if !layer.type_name.is_empty() && !names.contains(&layer.type_name.as_str()) {
-            if names.len() == SHOWN {
-                names.push("..");
-                break;
-            }
-            names.push(&layer.type_name);
-        }
-    }
-    PartitionError::NoMatch { pattern: pattern.to_owned(), n_layers: layers.len(), names: names.join(", ") }
+    Ok(cuts.clone())
 }

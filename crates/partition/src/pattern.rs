@@ -1,6 +1,6 @@
 //! Patterns over the type names of layers.
 
-use regex::{Regex, RegexBuilder};
+use fancy_regex::{Regex, RegexBuilder};
 
 use crate::{LayerInfo, PatternError};
 
@@ -16,7 +16,7 @@ use crate::{LayerInfo, PatternError};
 /// use brigade_partition::{LayerInfo, TypePattern};
 ///
 /// let layers = ["Embedding", "Block", "Block", "Norm"].map(|name| LayerInfo::new(name, 0));
-/// assert_eq!(TypePattern::new("block|norm")?.find(&layers), [1, 2, 3]);
+/// assert_eq!(TypePattern::new("block|norm")?.find(&layers)?, [1, 2, 3]);
 /// # Ok::<(), brigade_partition::PatternError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct TypePattern {
 }
 
 impl TypePattern {
-    /// Compiles a pattern.
+    /// Compiles a pattern. Look-around and back-references work, as in Python.
     ///
     /// # Errors
     ///
@@ -40,26 +40,36 @@ impl TypePattern {
         let compiled = RegexBuilder::new(pattern).case_insensitive(true).build();
         compiled
             .map(|regex| Self { regex })
-            .map_err(|source| PatternError { pattern: pattern.to_owned(), source: Box::new(source) })
+            .map_err(|reason| PatternError { pattern: pattern.to_owned(), reason: Box::new(reason) })
     }
 
     /// Tells whether the pattern is found in a type name. A layer without a name is never found.
+    ///
+    /// # Errors
+    ///
+    /// [`PatternError`] when the search backtracks so often that it is given up.
     ///
     /// # Examples
     ///
     /// ```
     /// use brigade_partition::TypePattern;
     ///
-    /// assert!(TypePattern::new("former$")?.matches("Transformer"));
-    /// assert!(!TypePattern::new(".*")?.matches(""));
+    /// assert!(TypePattern::new("former$")?.matches("Transformer")?);
+    /// assert!(!TypePattern::new("parallel(?!lm)")?.matches("ParallelLMHead")?);
+    /// assert!(!TypePattern::new(".*")?.matches("")?);
     /// # Ok::<(), brigade_partition::PatternError>(())
     /// ```
-    #[must_use]
-    pub fn matches(&self, type_name: &str) -> bool {
-        !type_name.is_empty() && self.regex.is_match(type_name)
+    pub fn matches(&self, type_name: &str) -> Result<bool, PatternError> {
+        let error =
+            |reason| PatternError { pattern: self.regex.as_str().to_owned(), reason: Box::new(reason) };
+        Ok(!type_name.is_empty() && self.regex.is_match(type_name).map_err(error)?)
     }
 
     /// Returns the positions of the layers that the pattern finds.
+    ///
+    /// # Errors
+    ///
+    /// [`PatternError`] when a search is given up.
     ///
     /// # Examples
     ///
@@ -67,12 +77,16 @@ impl TypePattern {
     /// use brigade_partition::{LayerInfo, TypePattern};
     ///
     /// let layers = [LayerInfo::new("A", 0), LayerInfo::new("B", 0)];
-    /// assert_eq!(TypePattern::new("b")?.find(&layers), [1]);
+    /// assert_eq!(TypePattern::new("b")?.find(&layers)?, [1]);
     /// # Ok::<(), brigade_partition::PatternError>(())
     /// ```
-    #[must_use]
-    pub fn find(&self, layers: &[LayerInfo]) -> Vec<usize> {
-        let found = layers.iter().enumerate().filter(|(_, layer)| self.matches(&layer.type_name));
-        found.map(|(position, _)| position).collect()
+    pub fn find(&self, layers: &[LayerInfo]) -> Result<Vec<usize>, PatternError> {
+        let mut found = Vec::new();
+        for (position, layer) in layers.iter().enumerate() {
+            if self.matches(&layer.type_name)? {
+                found.push(position);
+            }
+        }
+        Ok(found)
     }
 }

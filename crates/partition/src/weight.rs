@@ -18,6 +18,9 @@ pub(crate) mod sealed {
     pub trait Sealed: Sized {
         /// Turns weights into whole multiples of one unit.
         fn units(weights: &[Self]) -> Result<super::Units, WeightError>;
+
+        /// Adds weights up as numpy does, and returns the sums from the left as floats.
+        fn numpy_sums(weights: &[Self]) -> Vec<f64>;
     }
 }
 
@@ -74,6 +77,10 @@ macro_rules! unsigned_weight {
                 };
                 Units::from_whole(weights.iter().enumerate().map(whole), 0)
             }
+
+            fn numpy_sums(weights: &[Self]) -> Vec<f64> {
+                crate::numpy::whole_sums(weights.iter().map(|&weight| u128::try_from(weight).unwrap_or(0)))
+            }
         }
     )*};
 }
@@ -90,6 +97,10 @@ macro_rules! signed_weight {
                 };
                 Units::from_whole(weights.iter().enumerate().map(whole), 0)
             }
+
+            fn numpy_sums(weights: &[Self]) -> Vec<f64> {
+                crate::numpy::whole_sums(weights.iter().map(|&weight| u128::try_from(weight).unwrap_or(0)))
+            }
         }
     )*};
 }
@@ -103,6 +114,10 @@ impl sealed::Sealed for f32 {
     fn units(weights: &[Self]) -> Result<Units, WeightError> {
         let wide: Vec<f64> = weights.iter().map(|&weight| weight.into()).collect();
         f64::units(&wide)
+    }
+
+    fn numpy_sums(weights: &[Self]) -> Vec<f64> {
+        crate::numpy::float_sums(weights.iter().map(|&weight| weight.into()))
     }
 }
 
@@ -121,6 +136,10 @@ impl sealed::Sealed for f64 {
         let exponent = unit_exponent(weights);
         let whole = |&weight: &f64| Ok(Float::of(weight).in_units(exponent));
         Units::from_whole(weights.iter().map(whole), exponent)
+    }
+
+    fn numpy_sums(weights: &[Self]) -> Vec<f64> {
+        crate::numpy::float_sums(weights.iter().copied())
     }
 }
 
@@ -172,6 +191,35 @@ fn unit_exponent(weights: &[f64]) -> i32 {
     let spare = i32::try_from(usize::BITS - weights.len().leading_zeros()).unwrap_or(0) + 1;
     let room = i32::try_from(SUM_BITS).unwrap_or(0);
     lowest.max(top + spare - room)
+}
+
+/// Brings sums of weights and a list of finite, non-negative costs to one unit, whose exponent comes
+/// last: the sums exactly, the costs as near as there is room.
+pub(crate) fn rounded_units(
+    units: &Units,
+    costs: &[f64],
+) -> Result<(Vec<u128>, Vec<u128>, i32), WeightError> {
+    let total = units.prefix.last().copied().unwrap_or(0);
+    let bits = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+    let room = bits(SUM_BITS) - bits(u128::BITS - total.leading_zeros());
+    let exponent = unit_exponent(costs).min(units.exponent).max(units.exponent.saturating_sub(room));
+    let shift = u32::try_from(units.exponent.saturating_sub(exponent)).unwrap_or(0);
+    let whole = |(layer, &cost): (usize, &f64)| {
+        let float = Float::of(cost);
+        // Twice the cost of one cut for each stage has to fit beside the weights.
+        if cost.is_finite() && float.top().saturating_sub(exponent) < bits(SUM_BITS) {
+            Ok(float.in_units(exponent))
+        } else {
+            Err(WeightError::Overflow { layer, bits: SUM_BITS })
+        }
+    };
+    let costs = costs.iter().enumerate().map(whole).collect::<Result<_, _>>()?;
+    Ok((units.prefix.iter().map(|sum| sum << shift).collect(), costs, exponent))
+}
+
+/// Returns the whole number nearest to a float, 0 for negative ones.
+pub(crate) fn whole(value: f64) -> u128 {
+    Float::of(value.max(0.0)).in_units(0)
 }
 
 /// Rounds to the nearest float.
