@@ -104,7 +104,7 @@ const QUANTIZED: u8 = 255;
 
 impl<'a> DType<'a> {
     /// All types with a fixed size.
-    pub fn fixed() -> impl ExactSizeIterator<Item = DType<'static>> {
+    pub fn fixed() -> impl ExactSizeIterator<Item = Self> {
         FIXED.iter().map(|&(dtype, _, _)| dtype)
     }
 

@@ -2,5 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod cases;
+mod common;
+mod faults;
+mod frame;
 mod golden;
+mod liveness;
+mod memory;
+mod property;
+mod regressions;
+mod text;
 mod tree;

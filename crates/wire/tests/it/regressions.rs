@@ -1,0 +1,1 @@
+//! Inputs that once went wrong; each test tells its story.
