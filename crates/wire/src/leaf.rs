@@ -83,6 +83,21 @@ impl<T> Leaf<T> {
         }
     }
 
+    /// The same leaf over a reference to its tensor; text and bytes are copied.
+    pub fn as_ref(&self) -> Leaf<&T> {
+        match self {
+            Self::Tensor(tensor) => Leaf::Tensor(tensor),
+            Self::None => Leaf::None,
+            Self::Bool(value) => Leaf::Bool(*value),
+            Self::I64(value) => Leaf::I64(*value),
+            Self::U64(value) => Leaf::U64(*value),
+            Self::F32(value) => Leaf::F32(*value),
+            Self::F64(value) => Leaf::F64(*value),
+            Self::Str(value) => Leaf::Str(value.clone()),
+            Self::Bytes(value) => Leaf::Bytes(value.clone()),
+        }
+    }
+
     /// The tensor, if the leaf is one.
     pub const fn tensor(&self) -> Option<&T> {
         match self {

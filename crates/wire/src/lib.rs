@@ -1,22 +1,37 @@
-//! Values that cross a stage boundary of a pipeline, without loss.
+//! Values that cross a stage boundary of a pipeline, without loss: as a tree, as text, as a binary frame.
 //!
 //! ```text
-//! Tree<T> ──flatten──► Metadata + Vec<Leaf<T>> ──► one message ──► unflatten ──► Tree<T>
+//! Tree<T> ──flatten──► Metadata + Vec<Leaf<T>> ──encode──► frame ──decode──► Frame<'a> ──to_tree──► Tree
+//!    ▲                    │              │         head + borrowed payloads     slices of what arrived
+//!    └─────unflatten──────┴──────────────┘
+//!                         └──encode_metadata──► "0,0|1.0,2" ──decode_metadata──► Metadata
+//!
+//! Dataflow (stages, named values) ──liveness──► what each boundary carries, in one order on every rank
 //! ```
 //!
 //! # Invariants
-//! - No I/O, no thread, no clock, no socket, and no tensor library: `T` stands for a tensor.
-//! - Nothing is lost: [`unflatten`] is the exact inverse of [`flatten`].
+//! - No I/O, no thread, no clock, no socket, and no tensor library: `T` stands for a tensor, and nothing
+//!   is asked of it.
+//! - No loss: [`unflatten`] is the exact inverse of [`flatten`], for empty containers anywhere, keys of
+//!   dicts, lists against tuples, and floats by their bits. Whatever is encoded is decoded equal.
+//! - No copy of a payload: [`encode`] borrows them, [`decode`] gives slices of its input.
+//! - No panic, no recursion and no allocation beyond the input's size and a constant, whatever bytes or
+//!   text arrive; every bound has a name in [`limits`].
+//! - No hash map: the same value gives the same bytes, and the same stages the same routes, everywhere.
+//! - No `bincode` outside of one private module, `codec`.
 //!
 //! # Examples
 //! ```
-//! use brigade_wire::{Tree, flatten, unflatten};
+//! use brigade_wire::{Dialect, Leaf, Tree, decode_metadata, encode_metadata, flatten, unflatten};
 //!
 //! let output: Tree<&str> = (Tree::Tensor("hidden"), None::<bool>, vec![0.1, f64::NAN]).into();
 //! let (metadata, leaves) = flatten(output.clone());
-//! assert_eq!(metadata.len(), leaves.len());
-//! assert_eq!(unflatten(&metadata, leaves)?, output);
-//! # Ok::<(), brigade_wire::UnflattenError>(())
+//! assert_eq!(leaves[..2], [Leaf::Tensor("hidden"), Leaf::None]);
+//!
+//! let text = encode_metadata(&metadata, Dialect::Extended)?;
+//! assert_eq!(text, "v1,4|0,0|1,2|2,3|2.0,1|2.1,1");
+//! assert_eq!(unflatten(&decode_metadata(&text, Dialect::Extended)?, leaves)?, output);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod convert;
@@ -62,6 +77,5 @@ pub use crate::{
     names::{TensorText, flat_and_name, nested_list_string},
     shape::Shape,
     text::{Dialect, decode_metadata, encode_metadata},
-    token::Container,
     tree::Tree,
 };

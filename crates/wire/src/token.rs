@@ -23,7 +23,7 @@ use crate::{dict::Key, leaf::LeafKind};
 
 /// A kind of container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Container {
+pub(crate) enum Container {
     /// A list.
     List,
     /// A tuple.

@@ -10,6 +10,5 @@ mod golden;
 mod liveness;
 mod memory;
 mod property;
-mod regressions;
 mod text;
 mod tree;

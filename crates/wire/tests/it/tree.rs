@@ -136,6 +136,27 @@ fn equality_is_by_bits_and_by_type() {
 }
 
 #[test]
+fn metadata_shows_its_structure() {
+    let mut dict = Dict::new();
+    dict.insert("k", (Tree::Tensor(1_u8),));
+    dict.insert(5_i64, Tree::List(vec![Tree::None, Tree::Str("s".into())]));
+    let (metadata, _) = flatten(Tree::from((dict, (), true, Tree::Bytes(vec![]))));
+    assert_eq!(format!("{metadata:?}"), "({k: (tensor), 5: [None, str]}, (), scalar, bytes)");
+    let kinds: Vec<_> = metadata.leaf_kinds().map(|kind| kind.to_string()).collect();
+    assert_eq!(kinds, ["tensor", "None", "str", "scalar", "bytes"]);
+    let paths: Vec<_> = (0..6).map(|index| metadata.leaf_path(index)).collect();
+    assert_eq!(
+        paths,
+        ["0.0.0", "0.1.0", "0.1.1", "2", "3"]
+            .map(|path| Some(path.to_owned()))
+            .into_iter()
+            .chain([None])
+            .collect::<Vec<_>>()
+    );
+    assert_eq!((metadata.len(), metadata.n_nodes(), metadata.depth()), (5, 10, 3));
+}
+
+#[test]
 fn conversions_build_what_they_say() {
     let tree: Tree<u8> = (Some("s"), None::<i64>, vec![1_u32, 2], [true], ((1.5_f32,),), ()).into();
     assert_eq!(tree.to_string(), r#"("s", None, [1, 2], [True], ((1.5,),), ())"#);

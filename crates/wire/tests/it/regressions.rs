@@ -1,1 +1,0 @@
-//! Inputs that once went wrong; each test tells its story.
