@@ -95,10 +95,10 @@ pub enum BuildError {
         /// Pipeline ranks of the topology.
         topology: usize,
     },
-    /// A plan for training holds no backward, or one for evaluation holds some.
+    /// A plan does not do what it is for.
     #[error("the {wanted} plan {found}: give a schedule for {wanted}")]
     PlanKind {
-        /// `training` or `evaluation`.
+        /// What the plan is for.
         wanted: &'static str,
         /// What is wrong with the plan.
         found: &'static str,

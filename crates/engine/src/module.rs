@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use brigade_partition::{Cuts, LayerInfo, Options, PartitionError, PartitionMethod, Report, partition};
 use brigade_schedule::{
-    Capacity, CheckError, CheckedPlan, Plan, ScheduleError, Shape, check_plan, forward_only, one_f_one_b,
+    Capacity, CheckedPlan, Plan, ScheduleError, Shape, check, forward_only_on, least_capacity, lower,
+    one_f_one_b,
 };
 use brigade_topology::{PipeRank, Placement, ProcessTopology, Rank, Stage};
 use brigade_wire::Tree;
@@ -154,11 +155,7 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
 
     /// A forward-only plan over the same stages.
     pub(crate) fn evaluation_plan(&self, n_micro_batches: u32) -> Result<CheckedPlan, BuildError> {
-        let plan = forward_only(Shape { n_ranks: self.placement.n_ranks(), n_micro_batches })?;
-        if plan.placement() != self.placement {
-            return Err(BuildError::PlanKind { wanted: "evaluation", found: "places the stages otherwise" });
-        }
-        Ok(prove(&plan)?)
+        prove(&forward_only_on(self.placement, n_micro_batches)?)
     }
 
     /// This rank's ends of the links of a plan.
@@ -348,13 +345,19 @@ impl<I, O, T> fmt::Debug for PipelineModuleBuilder<I, O, T> {
     }
 }
 
-/// Proves a plan over links that hold as many messages as the plan ever has micro-batches in flight: then
-/// a sender waits only when its receiver is that far behind, and a link's memory stays bounded.
-fn prove(plan: &Plan) -> Result<CheckedPlan, CheckError> {
-    let checked = check_plan(plan, Capacity(1))?;
-    let ranks = (0..checked.placement().n_ranks()).map(PipeRank);
-    let in_flight = ranks.map(|rank| checked.in_flight(rank)).max().unwrap_or(1);
-    if in_flight <= 1 { Ok(checked) } else { check_plan(plan, Capacity(in_flight)) }
+/// Proves a plan over links that hold as many messages as the plan ever has micro-batches in flight, or
+/// more where it needs them: then a sender waits only when its receiver is that far behind, and a link's
+/// memory stays bounded.
+fn prove(plan: &Plan) -> Result<CheckedPlan, BuildError> {
+    let program = lower(plan)?;
+    let least = least_capacity(&program)?;
+    let checked = check(program, least)?;
+    let in_flight = checked.placement().ranks().map(|rank| checked.in_flight(rank)).max().unwrap_or(1);
+    if in_flight <= least.0 {
+        Ok(checked)
+    } else {
+        Ok(check(checked.program().clone(), Capacity(in_flight))?)
+    }
 }
 
 fn build_layer(spec: &LayerSpec, index: usize, device: &Device) -> Result<AnyLayer, BuildError> {

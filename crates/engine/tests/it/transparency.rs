@@ -1,18 +1,16 @@
 //! A pipeline gives the numbers of the same layers unsplit, bit for bit, at any number of stages.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc;
 
-use brigade_engine::schedule::one_f_one_b;
-use brigade_engine::{EngineError, PipelineEngine, PipelineModule, TrainConfig, World};
+use brigade_engine::schedule::{Schedule, Shape};
+use brigade_engine::{EngineError, NamedTensor, PipelineEngine, PipelineModule, TrainConfig, World};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, TensorData};
 
-use crate::support::{
-    SCHEDULES, ScheduleFn, Unsplit, cross_entropy, data, gpt, gradient_values, tokens, values,
-};
+use crate::support::{Unsplit, cross_entropy, gpt, gradient_values, tokens, values};
 
-const N_BLOCKS: usize = 3;
 const BATCH: usize = 2;
 const LEARNING_RATE: f64 = 0.01;
 
@@ -20,45 +18,67 @@ const LEARNING_RATE: f64 = 0.01;
 #[derive(Debug, PartialEq)]
 struct Run {
     losses: Vec<f64>,
+    evaluations: Vec<f64>,
     gradients: Vec<Vec<TensorData>>,
     weights: Vec<TensorData>,
 }
 
-fn optimizer(name: &str) -> ModuleOptimizer {
-    match name {
-        "adamw" => AdamWConfig::new().with_weight_decay(0.01).init(),
-        "momentum" => {
-            let momentum = MomentumConfig { momentum: 0.9, dampening: 0.0, nesterov: false };
-            SgdConfig::new().with_momentum(Some(momentum)).init()
+/// One comparison.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    n_blocks: usize,
+    n_micro_batches: usize,
+    n_steps: usize,
+    optimizer: &'static str,
+}
+
+impl Case {
+    fn m(self) -> u32 {
+        u32::try_from(self.n_micro_batches).expect("small")
+    }
+
+    fn make_optimizer(self) -> ModuleOptimizer {
+        match self.optimizer {
+            "adamw" => AdamWConfig::new().with_weight_decay(0.01).init(),
+            "momentum" => {
+                let momentum = MomentumConfig { momentum: 0.9, dampening: 0.0, nesterov: false };
+                SgdConfig::new().with_momentum(Some(momentum)).init()
+            }
+            "sgd" => SgdConfig::new().init(),
+            other => panic!("no optimizer {other}"),
         }
-        _ => SgdConfig::new().init(),
     }
 }
 
 /// A plain Burn loop: every micro-batch forward and backward at once, then the step.
-fn unsplit(n_micro_batches: usize, n_steps: usize, optimizer_name: &'static str) -> Run {
+fn unsplit(case: Case) -> Run {
     let mut runs = World::local(1)
         .expect("one rank")
         .run(move |_| {
             let device = Device::flex().autodiff();
-            let mut model = Unsplit::new(N_BLOCKS, &device);
-            let mut optimizer = optimizer(optimizer_name);
-            let mut run = Run { losses: vec![], gradients: vec![], weights: vec![] };
-            let m = u32::try_from(n_micro_batches).expect("small");
-            for step in 0..n_steps {
+            let mut model = Unsplit::new(case.n_blocks, &device);
+            let mut optimizer = case.make_optimizer();
+            let mut run = Run { losses: vec![], evaluations: vec![], gradients: vec![], weights: vec![] };
+            let m = case.n_micro_batches;
+            let loss_of = |model: &Unsplit, serial| {
+                let (ids, targets) = tokens(serial, BATCH);
+                cross_entropy(model.forward(ids.autodiff()), targets.autodiff())
+            };
+            for step in 0..case.n_steps {
                 let mut accumulator = GradientsAccumulator::new();
                 let mut losses = Vec::new();
-                for i in 0..n_micro_batches {
-                    let (ids, targets) = tokens(step * n_micro_batches + i, BATCH);
-                    let loss = cross_entropy(model.forward(ids.autodiff()), targets.autodiff());
+                for i in 0..m {
+                    let loss = loss_of(&model, step * m + i);
                     losses.push(f64::from(loss.clone().into_scalar::<f32>()));
-                    let gradients = (loss / f64::from(m)).backward();
+                    let gradients = (loss / f64::from(case.m())).backward();
                     accumulator.accumulate(&model, GradientsParams::from_grads(gradients, &model));
                 }
                 let gradients = accumulator.grads();
-                run.losses.push(losses.iter().sum::<f64>() / f64::from(m));
+                run.losses.push(losses.iter().sum::<f64>() / f64::from(case.m()));
                 run.gradients.push(gradient_values(&model, &gradients));
                 model = optimizer.step(LEARNING_RATE, model, gradients);
+                let held_back = (0..m + 1).map(|i| f64::from(loss_of(&model, 50 + i).into_scalar::<f32>()));
+                run.evaluations.push(held_back.sum::<f64>() / f64::from(case.m() + 1));
             }
             run.weights = values(&model);
             Ok::<_, EngineError>(run)
@@ -67,63 +87,72 @@ fn unsplit(n_micro_batches: usize, n_steps: usize, optimizer_name: &'static str)
     runs.remove(0)
 }
 
-/// The same training through a pipeline of `n_stages` ranks.
-fn pipeline(
-    schedule: ScheduleFn,
-    n_stages: usize,
-    n_micro_batches: usize,
-    n_steps: usize,
-    optimizer_name: &'static str,
-) -> Run {
-    let parts = World::local(n_stages)
-        .expect("a few ranks")
-        .run(move |rank| {
-            let m = u32::try_from(n_micro_batches).expect("small");
-            let module = PipelineModule::builder(&gpt(N_BLOCKS), cross_entropy)
-                .schedule(schedule)
-                .micro_batches(m)
-                .build(&rank)?;
-            let config = TrainConfig { learning_rate: LEARNING_RATE };
-            let mut engine = PipelineEngine::new(module, optimizer(optimizer_name), config)?;
-            let (sender, gradients) = mpsc::channel();
-            engine.observe_gradients(move |named| sender.send(data(named)).expect("the test listens"));
-            let mut source = (0..n_steps * n_micro_batches).map(|serial| tokens(serial, BATCH));
-            let mut losses = Vec::new();
-            while let Some(report) = engine.train_batch(&mut source)? {
-                losses.push(report.loss);
-            }
-            let gradients: Vec<_> = gradients.try_iter().collect();
-            Ok::<_, EngineError>(Run { losses, gradients, weights: data(&engine.module().parameters()) })
-        })
-        .expect("the pipeline runs");
-    // Stages stand in layer order, so that the parts of the ranks follow one another.
-    let mut whole =
-        Run { losses: parts[0].losses.clone(), gradients: vec![vec![]; n_steps], weights: vec![] };
-    for part in parts {
-        assert_eq!(part.losses, whole.losses, "every rank reports the same losses");
-        for (step, gradients) in part.gradients.into_iter().enumerate() {
-            whole.gradients[step].extend(gradients);
-        }
-        whole.weights.extend(part.weights);
+/// Tensors of one rank under the names of their layers, in the order of each layer's fields.
+fn by_layer(whole: &mut BTreeMap<String, Vec<TensorData>>, named: Vec<NamedTensor>) {
+    for NamedTensor { name, data } in named {
+        let layer = name.split('.').next().expect("a layer").to_owned();
+        whole.entry(layer).or_default().push(data);
     }
-    whole
 }
 
-fn compare(whole: &Run, reference: &Run, case: &str) {
-    assert_eq!(whole.losses, reference.losses, "losses, {case}");
-    assert_eq!(whole.gradients, reference.gradients, "gradients, {case}");
-    assert_eq!(whole.weights, reference.weights, "weights, {case}");
+/// The same training through a pipeline of `n_ranks` ranks, with an evaluation after each step.
+fn pipeline(schedule: Schedule, n_ranks: usize, case: Case) -> Run {
+    let parts = World::local(n_ranks)
+        .expect("a few ranks")
+        .run(move |rank| {
+            let module = PipelineModule::builder(&gpt(case.n_blocks), cross_entropy)
+                .schedule(move |shape| schedule.plan(shape))
+                .micro_batches(case.m())
+                .build(&rank)?;
+            let config = TrainConfig { learning_rate: LEARNING_RATE };
+            let mut engine = PipelineEngine::new(module, case.make_optimizer(), config)?;
+            let (sender, gradients) = mpsc::channel();
+            engine.observe_gradients(move |named| sender.send(named.to_vec()).expect("the test listens"));
+            let mut source = (0..case.n_steps * case.n_micro_batches).map(|serial| tokens(serial, BATCH));
+            let (mut losses, mut evaluations) = (Vec::new(), Vec::new());
+            while let Some(report) = engine.train_batch(&mut source)? {
+                losses.push(report.loss);
+                let mut held_back = (50..).map(|serial| tokens(serial, BATCH));
+                let report = engine.eval_batch(&mut held_back, case.m() + 1)?.expect("endless data");
+                evaluations.push(report.loss);
+            }
+            let gradients: Vec<_> = gradients.try_iter().collect();
+            Ok::<_, EngineError>((losses, evaluations, gradients, engine.module().parameters()))
+        })
+        .expect("the pipeline runs");
+    let (losses, evaluations) = (parts[0].0.clone(), parts[0].1.clone());
+    let mut gradients = vec![BTreeMap::new(); case.n_steps];
+    let mut weights = BTreeMap::new();
+    for part in parts {
+        assert_eq!((&part.0, &part.1), (&losses, &evaluations), "every rank reports the same losses");
+        for (step, named) in part.2.into_iter().enumerate() {
+            by_layer(&mut gradients[step], named);
+        }
+        by_layer(&mut weights, part.3);
+    }
+    let flat = |layers: BTreeMap<String, Vec<TensorData>>| layers.into_values().flatten().collect();
+    Run { losses, evaluations, gradients: gradients.into_iter().map(flat).collect(), weights: flat(weights) }
+}
+
+fn compare(schedule: Schedule, n_ranks: usize, case: Case, reference: &Run) {
+    let found = pipeline(schedule, n_ranks, case);
+    let case = format!("{schedule}, p={n_ranks}, {case:?}");
+    assert_eq!(found.losses, reference.losses, "losses, {case}");
+    assert_eq!(found.gradients, reference.gradients, "gradients, {case}");
+    assert_eq!(found.weights, reference.weights, "weights, {case}");
+    assert_eq!(found.evaluations, reference.evaluations, "evaluations, {case}");
 }
 
 #[test]
 fn every_split_of_a_gpt_equals_the_unsplit_run_under_adamw() {
     for m in 1..=8 {
-        let reference = unsplit(m, 3, "adamw");
+        let case = Case { n_blocks: 3, n_micro_batches: m, n_steps: 3, optimizer: "adamw" };
+        let reference = unsplit(case);
         assert_eq!(reference.losses.len(), 3);
-        assert_ne!(reference.weights, unsplit(m, 0, "adamw").weights, "the weights move");
+        assert_ne!(reference.weights, unsplit(Case { n_steps: 0, ..case }).weights, "the weights move");
         for p in 1..=4 {
-            for (name, schedule) in SCHEDULES {
-                compare(&pipeline(schedule, p, m, 3, "adamw"), &reference, &format!("{name}, p={p}, m={m}"));
+            for schedule in [Schedule::GPipe, Schedule::OneFOneB] {
+                compare(schedule, p, case, &reference);
             }
         }
     }
@@ -131,10 +160,34 @@ fn every_split_of_a_gpt_equals_the_unsplit_run_under_adamw() {
 
 #[test]
 fn every_split_equals_the_unsplit_run_under_sgd() {
-    for name in ["sgd", "momentum"] {
-        let reference = unsplit(4, 4, name);
+    for optimizer in ["sgd", "momentum"] {
+        let case = Case { n_blocks: 3, n_micro_batches: 4, n_steps: 4, optimizer };
+        let reference = unsplit(case);
         for p in 1..=4 {
-            compare(&pipeline(one_f_one_b, p, 4, 4, name), &reference, &format!("{name}, p={p}"));
+            compare(Schedule::OneFOneB, p, case, &reference);
         }
     }
+}
+
+/// Every schedule that trains runs for real, with several stages a rank where it has them.
+#[test]
+#[expect(clippy::print_stdout, reason = "says which schedules refuse which shapes")]
+fn every_schedule_equals_the_unsplit_run() {
+    let mut n_compared = 0;
+    for m in [1, 2, 3, 4, 6, 8] {
+        let case = Case { n_blocks: 10, n_micro_batches: m, n_steps: 2, optimizer: "adamw" };
+        let reference = unsplit(case);
+        for p in 1..=4 {
+            for schedule in Schedule::ALL.into_iter().filter(|&schedule| schedule != Schedule::ForwardOnly) {
+                let shape = Shape { n_ranks: u32::try_from(p).expect("small"), n_micro_batches: case.m() };
+                if let Err(reason) = schedule.plan(shape) {
+                    println!("{schedule} refuses p={p}, m={m}: {reason}");
+                    continue;
+                }
+                compare(schedule, p, case, &reference);
+                n_compared += 1;
+            }
+        }
+    }
+    assert!(n_compared > 100, "{n_compared} comparisons");
 }
