@@ -152,53 +152,29 @@ impl Reach {
         let last = prefix.len() - 1;
         self.fewest[last] = 0;
         self.most[last] = 0;
-        let (mut fewest, mut most) = (Window::new(), Window::new());
-        // A stage from `start` may end anywhere in `nearest..=furthest`; both only move left.
-        let mut nearest = last + 1;
-        let mut furthest = last;
+        // A stage from `start` may end anywhere in `nearest..=furthest`; both only move left. Of the
+        // places there from which the end can be reached, the last takes the fewest stages to it and the
+        // first the most, as the module `proof` shows.
+        let (mut nearest, mut furthest) = (last + 1, last);
+        let (mut first, mut latest) = (last, last);
         for start in (0..last).rev() {
-            while prefix[furthest] - prefix[start] > maximum {
+            let weight_to = |end: usize| prefix[end] - prefix[start];
+            while weight_to(furthest) > maximum {
                 furthest -= 1;
             }
-            while nearest > start + 1 && prefix[nearest - 1] - prefix[start] >= minimum {
+            while nearest > start + 1 && weight_to(nearest - 1) >= minimum {
                 nearest -= 1;
                 if self.fewest[nearest] != UNREACHABLE {
-                    fewest.push(nearest, |queued| self.fewest[queued] >= self.fewest[nearest]);
-                    most.push(nearest, |queued| self.most[queued] <= self.most[nearest]);
+                    first = nearest;
                 }
             }
-            let least = fewest.front(furthest).map_or(UNREACHABLE, |end| self.fewest[end] + 1);
-            let greatest = most.front(furthest).map_or(UNREACHABLE, |end| self.most[end] + 1);
-            self.fewest[start] = least;
-            self.most[start] = greatest;
+            latest = latest.min(furthest);
+            while latest >= nearest && self.fewest[latest] == UNREACHABLE {
+                latest -= 1;
+            }
+            let can_reach = nearest <= latest;
+            self.fewest[start] = if can_reach { self.fewest[latest] + 1 } else { UNREACHABLE };
+            self.most[start] = if can_reach { self.most[first] + 1 } else { UNREACHABLE };
         }
-    }
-}
-
-/// A queue of boundaries, each better than all that are nearer to its front: the best one of a window
-/// that moves left.
-struct Window {
-    queue: std::collections::VecDeque<usize>,
-}
-
-impl Window {
-    fn new() -> Self {
-        Self { queue: std::collections::VecDeque::new() }
-    }
-
-    /// Adds a boundary to the left of all others and drops those that it is no worse than.
-    fn push(&mut self, boundary: usize, no_better: impl Fn(usize) -> bool) {
-        while self.queue.back().is_some_and(|&queued| no_better(queued)) {
-            self.queue.pop_back();
-        }
-        self.queue.push_back(boundary);
-    }
-
-    /// Drops the boundaries right of `furthest` and returns the best one left.
-    fn front(&mut self, furthest: usize) -> Option<usize> {
-        while self.queue.front().is_some_and(|&queued| queued > furthest) {
-            self.queue.pop_front();
-        }
-        self.queue.front().copied()
     }
 }
