@@ -7,10 +7,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// A model that trains in a moment.
-const TINY: &[&str] = &[
-    "--layers", "2", "--width", "16", "--heads", "2", "--seq", "16", "--micro-batch", "2",
-    "--micro-batches", "3", "--steps", "4", "--eval-every", "2", "--sample", "5", "--seed", "7",
-];
+const TINY: &str = "--layers 2 --width 16 --heads 2 --seq 16 --micro-batch 2 --micro-batches 3 --steps 4 \
+                    --eval-every 2 --sample 5 --seed 7";
 
 /// The built example, beside the folder of this test; nothing where only this test was built.
 #[expect(clippy::print_stdout, reason = "a skipped test says so, and how it would run")]
@@ -46,7 +44,8 @@ fn summary(example: &Path, folder: &Path, options: &[&str]) -> Value {
     let text = write_text(folder, 4000);
     let path = folder.join("summary.json");
     let path_text = path.display().to_string();
-    let all = [TINY, &["--text", &text, "--summary", &path_text], options].concat();
+    let tiny: Vec<&str> = TINY.split_whitespace().collect();
+    let all = [&tiny, &["--text", &text, "--summary", &path_text], options].concat();
     let output = run(example, &all);
     assert!(output.status.success(), "{options:?}: {}", stderr(&output));
     let json = fs::read_to_string(path).expect("the summary is there");
@@ -60,12 +59,9 @@ fn help_explains_every_option() {
     assert_eq!(output.status.code(), Some(0));
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines: Vec<&str> = help.lines().map(str::trim).collect();
-    let names = [
-        "layers", "width", "heads", "seq", "micro-batch", "micro-batches", "steps", "learning-rate", "seed",
-        "text", "stages", "schedule", "partition", "threads", "eval-every", "sample", "prompt",
-        "temperature", "summary",
-    ];
-    for name in names {
+    let names = "layers width heads seq micro-batch micro-batches steps learning-rate seed text stages schedule \
+                 partition threads eval-every sample prompt temperature summary";
+    for name in names.split_whitespace() {
         let head = format!("--{name} <");
         let place = lines.iter().position(|line| line.starts_with(&head));
         let place = place.unwrap_or_else(|| panic!("{name} is in the help:\n{help}"));
