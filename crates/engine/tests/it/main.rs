@@ -4,6 +4,7 @@ mod boundary;
 mod build;
 mod data;
 mod faults;
+mod gpt_cli;
 mod parity;
 mod regressions;
 mod support;
