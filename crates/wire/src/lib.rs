@@ -79,3 +79,7 @@ pub use crate::{
     text::{Dialect, decode_metadata, encode_metadata},
     tree::Tree,
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
