@@ -35,7 +35,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 8, value_parser = range(1, 65_536), help_heading = "Training")]
     pub(crate) micro_batches: u32,
     /// Training steps
-    #[arg(long, default_value_t = 500, value_parser = range(1, 1 << 30), help_heading = "Training")]
+    #[arg(long, default_value_t = 800, value_parser = range(1, 1 << 30), help_heading = "Training")]
     pub(crate) steps: u32,
     /// Highest learning rate of AdamW; a warm-up leads to it and half a cosine down to a tenth of it
     #[arg(long, default_value_t = 2e-3, help_heading = "Training")]

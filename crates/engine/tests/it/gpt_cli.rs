@@ -45,7 +45,7 @@ fn summary(example: &Path, folder: &Path, options: &[&str]) -> Value {
     let path = folder.join("summary.json");
     let path_text = path.display().to_string();
     let tiny: Vec<&str> = TINY.split_whitespace().collect();
-    let all = [&tiny, &["--text", &text, "--summary", &path_text], options].concat();
+    let all = [&tiny[..], &["--text", &text, "--summary", &path_text], options].concat();
     let output = run(example, &all);
     assert!(output.status.success(), "{options:?}: {}", stderr(&output));
     let json = fs::read_to_string(path).expect("the summary is there");
