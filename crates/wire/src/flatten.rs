@@ -55,27 +55,22 @@ pub fn flatten<T>(tree: Tree<T>) -> (Metadata, Vec<Leaf<T>>) {
     let mut open: Vec<Rest<T>> = Vec::new();
     let mut next = Some(tree);
     loop {
-        while let Some(tree) = next.take() {
-            match split(tree) {
-                Ok(leaf) => {
-                    writer.leaf(leaf.kind());
-                    leaves.push(leaf);
-                }
-                Err((container, rest)) => {
-                    writer.open(container);
-                    if let Rest::Items(items) = &rest {
-                        leaves.reserve(items.len());
-                    }
-                    open.push(rest);
-                }
+        match next.take().map(split) {
+            Some(Ok(leaf)) => {
+                writer.leaf(leaf.kind());
+                leaves.push(leaf);
             }
-            next = open.last_mut().and_then(|rest| rest.next(&mut writer));
+            Some(Err((container, rest))) => {
+                writer.open(container);
+                if let Rest::Items(items) = &rest {
+                    leaves.reserve(items.len());
+                }
+                open.push(rest);
+            }
+            // The innermost container has no items left.
+            None if open.pop().is_some() => writer.close(),
+            None => return (writer.finish(), leaves),
         }
-        // The innermost container has no items left.
-        if open.pop().is_none() {
-            return (writer.finish(), leaves);
-        }
-        writer.close();
         next = open.last_mut().and_then(|rest| rest.next(&mut writer));
     }
 }
