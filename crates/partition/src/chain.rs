@@ -31,9 +31,11 @@ pub(crate) struct Chain<'a, S> {
 
 /// For each layer, the fewest and the most stages that can cover the rest of the list from it on;
 /// `None` when none can.
-struct Reach {
+struct Reach<S> {
     fewest: Vec<u32>,
     most: Vec<u32>,
+    /// The weight of the heaviest of all stages that are lighter than the minimum.
+    below: S,
 }
 
 /// Marks a layer from which the end cannot be reached.
@@ -57,13 +59,20 @@ impl<'a, S: Sum> Chain<'a, S> {
     pub(crate) fn best(&self) -> Vec<usize> {
         let heaviest = self.least_maximum();
         let mut reach = Reach::new(self.prefix.len());
-        // `low` is the lightest stage of some best cuts; no cuts with a lightest stage above `high` are.
-        let (mut low, mut high) = (S::from(0), self.total() / S::from_count(self.n_stages));
+        // `low` is the lightest stage of some cuts; no cuts have one above `high`. The answer is mostly
+        // about as far below the mean as the heaviest stage is above it, so steps start at that size.
+        let mean = self.total() / S::from_count(self.n_stages);
+        let (mut low, mut high) = (S::from(0), mean);
+        let mut step = Some(heaviest - mean + S::from(1));
         while low < high {
-            let middle = high - (high - low) / S::from(2);
+            let middle = match step {
+                Some(step) if step < high - low => high - step,
+                _ => high - (high - low) / S::from(2),
+            };
             match self.boundaries(middle, heaviest, &mut reach) {
-                Some(found) => low = middle.max(self.lightest(&found)),
-                None => high = middle - S::from(1),
+                Some(found) => (low, step) = (self.lightest(&found), None),
+                // The lightest stage is a stage, so none of the weights between these two.
+                None => (high, step) = (reach.below, step.map(|step| step + step)),
             }
         }
         self.boundaries(low, heaviest, &mut reach).unwrap_or_else(|| {
@@ -116,7 +125,7 @@ impl<'a, S: Sum> Chain<'a, S> {
 
     /// Returns the boundaries of the cuts with the longest first stages among those whose stages weigh
     /// `minimum` to `maximum`, or `None` when there are none.
-    fn boundaries(&self, minimum: S, maximum: S, reach: &mut Reach) -> Option<Vec<usize>> {
+    fn boundaries(&self, minimum: S, maximum: S, reach: &mut Reach<S>) -> Option<Vec<usize>> {
         reach.fill(self.prefix, minimum, maximum);
         if !reach.covers(0, self.n_stages) {
             return None;
@@ -133,9 +142,10 @@ impl<'a, S: Sum> Chain<'a, S> {
     }
 }
 
-impl Reach {
+impl<S: Sum> Reach<S> {
     fn new(n_boundaries: usize) -> Self {
-        Self { fewest: vec![UNREACHABLE; n_boundaries], most: vec![UNREACHABLE; n_boundaries] }
+        let unreachable = vec![UNREACHABLE; n_boundaries];
+        Self { fewest: unreachable.clone(), most: unreachable, below: S::from(0) }
     }
 
     /// Tells whether exactly `n_stages` stages can cover the list from a boundary on.
@@ -148,10 +158,11 @@ impl Reach {
     }
 
     /// Fills in, from the end of the list to its start, what stages of `minimum` to `maximum` can cover.
-    fn fill<S: Sum>(&mut self, prefix: &[S], minimum: S, maximum: S) {
+    fn fill(&mut self, prefix: &[S], minimum: S, maximum: S) {
         let last = prefix.len() - 1;
         self.fewest[last] = 0;
         self.most[last] = 0;
+        self.below = S::from(0);
         // A stage from `start` may end anywhere in `nearest..=furthest`; both only move left. Of the
         // places there from which the end can be reached, the last takes the fewest stages to it and the
         // first the most, as the module `proof` shows.
@@ -167,6 +178,9 @@ impl Reach {
                 if self.fewest[nearest] != UNREACHABLE {
                     first = nearest;
                 }
+            }
+            if nearest > start + 1 {
+                self.below = self.below.max(weight_to(nearest - 1));
             }
             latest = latest.min(furthest);
             while latest >= nearest && self.fewest[latest] == UNREACHABLE {

@@ -65,8 +65,10 @@
 //! # The cost
 //!
 //! With `s` for the sum of all weights: one filling takes `O(k log n)`, by doubling steps; one pass over
-//! the places takes `O(n)`; each is done at most `log2 s` times. Each pass that finds cuts raises the
-//! lower end of the bisection to their lightest stage, which often ends it sooner.
+//! the places takes `O(n)`; each is done `O(log s)` times. A pass that finds cuts raises the lower end of
+//! the bisection to their lightest stage; one that finds none lowers the upper end to the heaviest stage
+//! below the minimum that it tried. So the number of passes is also within the logarithm of the number
+//! of different stages, and large weights cost little more than small ones.
 //!
 //! # Examples
 //!
