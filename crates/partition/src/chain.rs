@@ -133,9 +133,18 @@ impl<'a, S: Sum> Chain<'a, S> {
         let mut boundaries = Vec::with_capacity(self.n_stages + 1);
         let mut start = 0;
         boundaries.push(start);
+        // The last place from which as many stages as are left, or more, can reach the end. It moves right
+        // as fewer are left, so no place is looked at twice.
+        let (mut last, mut next) = (0, 1);
         for left in (0..self.n_stages).rev() {
-            let end = self.furthest(start, maximum);
-            start = (start + 1..=end).rev().find(|&next| reach.covers(next, left))?;
+            while next < self.prefix.len() && (reach.is_dead(next) || reach.covers_more(next, left)) {
+                if !reach.is_dead(next) {
+                    last = next;
+                }
+                next += 1;
+            }
+            let end = last.min(self.furthest(start, maximum));
+            start = (start + 1..=end).rev().find(|&end| reach.covers(end, left))?;
             boundaries.push(start);
         }
         Some(boundaries)
@@ -146,6 +155,16 @@ impl<S: Sum> Reach<S> {
     fn new(n_boundaries: usize) -> Self {
         let unreachable = vec![UNREACHABLE; n_boundaries];
         Self { fewest: unreachable.clone(), most: unreachable, below: S::from(0) }
+    }
+
+    /// Tells whether the end cannot be reached from a boundary.
+    fn is_dead(&self, boundary: usize) -> bool {
+        self.fewest[boundary] == UNREACHABLE
+    }
+
+    /// Tells whether `n_stages` stages or more can cover the list from a boundary on.
+    fn covers_more(&self, boundary: usize, n_stages: usize) -> bool {
+        u32::try_from(n_stages).is_ok_and(|n_stages| n_stages <= self.most[boundary])
     }
 
     /// Tells whether exactly `n_stages` stages can cover the list from a boundary on.

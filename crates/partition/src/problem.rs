@@ -130,9 +130,18 @@ impl Problem {
         let mut furthest = 0;
         for stage in 0..self.n_stages() {
             let mut next = vec![false; self.n_places()];
+            // A stage may end anywhere up to a place that moves right with its start, so that marking
+            // goes over the places once.
+            let (mut beyond, mut marked) = (0, 0);
             for start in (0..self.n_places()).filter(|&place| reached[place]) {
-                let ends = (start + least..self.n_places()).take_while(|&end| self.fits(stage, start, end));
-                ends.filter(|&end| self.within(stage + 1, end)).for_each(|end| next[end] = true);
+                beyond = beyond.max(start);
+                while beyond < self.n_places() && self.fits(stage, start, beyond) {
+                    beyond += 1;
+                }
+                for end in marked.max(start + least)..beyond {
+                    next[end] = self.within(stage + 1, end);
+                }
+                marked = marked.max(beyond);
             }
             match next.iter().rposition(|&reached| reached) {
                 Some(place) => furthest = place,

@@ -3,8 +3,8 @@
 use crate::problem::Problem;
 use crate::{Cuts, PartitionError};
 
-/// The most entries that the table of one search may have: 64 MiB.
-const MAX_ENTRIES: usize = 1 << 24;
+/// The most entries that the table of one search may have: 16 MiB, and seconds rather than minutes.
+const MAX_ENTRIES: usize = 1 << 22;
 
 /// Marks an entry from which the end cannot be reached.
 const NEVER: u32 = u32::MAX;

@@ -164,3 +164,16 @@ fn a_million_layers_over_ten_thousand_stages_are_balanced() {
     assert_eq!(cuts.first_empty(), None);
     assert!(report.imbalance < 1.01, "{}", report.imbalance);
 }
+
+/// Boundaries were once looked for from the far end of every stage, which took a square of the stages.
+#[test]
+fn a_million_stages_of_nothing_are_cut() {
+    for weight in [0, 1] {
+        let cuts = balanced(&vec![weight; (1 << 20) + 1], 1 << 20).unwrap();
+        assert_eq!((cuts.stage(0), cuts.first_empty()), (0..2, None));
+    }
+    let mut ends = vec![0_u64; 300_000];
+    (ends[0], ends[299_999]) = (7, 7);
+    let cuts = balanced(&ends, 100_000).unwrap();
+    assert_eq!(cuts.stage(0).len(), 200_001);
+}
