@@ -40,7 +40,9 @@ mod plan_text;
 mod program;
 mod replay;
 mod schedules;
+mod search;
 mod shape;
+mod stream;
 
 pub use action::{Action, Compute, ComputeKind, MarkerKind, MessageKind, MicroBatch, SendKind, Visit};
 pub use brigade_topology::{PipeRank, Placement, Stage};
@@ -59,6 +61,9 @@ pub use plan::{MAX_ACTIONS, Plan};
 pub use program::Program;
 pub use replay::{Costs, LinkCosts, RankTimeline, Span, StageCosts, Timeline, replay};
 pub use schedules::{
-    Schedule, dual_pipe_v, forward_only, gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b,
+    Schedule, dual_pipe_v, forward_only, forward_only_on, gpipe, interleaved_one_f_one_b, interleaved_zb,
+    looped_bfs, one_f_one_b, v_half, v_min, zb_h1, zb_h2, zb_v,
 };
+pub use search::{Effort, Found, Problem, StageModel, find_plan};
 pub use shape::Shape;
+pub use stream::{Instructions, Stream};

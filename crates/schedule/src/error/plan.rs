@@ -148,6 +148,30 @@ pub enum ScheduleError {
         /// A schedule that takes this shape.
         instead: &'static str,
     },
+    /// The schedule is made as a whole and cannot be read row by row.
+    #[error(
+        "{schedule} is made as a whole; gpipe, 1f1b, interleaved, looped-bfs and forward-only can be streamed"
+    )]
+    NoStream {
+        /// Name of the schedule.
+        schedule: &'static str,
+    },
+    /// The problem of a search does not hold together.
+    #[error("expected {what}")]
+    Problem {
+        /// What was expected.
+        what: &'static str,
+    },
+    /// A rank's memory does not hold one micro-batch at each of its stages.
+    #[error("rank {rank} may hold {limit} units of memory, but one micro-batch needs {needed}")]
+    TooLittleMemory {
+        /// The rank.
+        rank: PipeRank,
+        /// The memory that it may hold.
+        limit: u64,
+        /// The memory that one micro-batch takes at all stages of the rank.
+        needed: u64,
+    },
     /// The rank is above the last one.
     #[error("expected a rank below {n_ranks}, found {rank}")]
     NoSuchRank {

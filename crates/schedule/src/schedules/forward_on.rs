@@ -1,6 +1,6 @@
 //! Forward-only over any placement: evaluation between the steps of a schedule with several stages a rank.
 
-use brigade_topology::Placement;
+use brigade_topology::{PipeRank, Placement};
 
 use crate::action::{Action, Compute, MicroBatch};
 use crate::error::ScheduleError;
@@ -31,7 +31,7 @@ pub fn forward_only_on(placement: Placement, n_micro_batches: u32) -> Result<Pla
     let n_ranks = placement.n_ranks();
     Shape { n_ranks, n_micro_batches }.admit(placement.stages_per_rank(), 1)?;
     let mut rows = Vec::new();
-    for rank in placement.ranks() {
+    for rank in (0..n_ranks).map(PipeRank) {
         let stages: Vec<_> = placement.stages_of(rank).into_iter().flatten().collect();
         let mut row: Vec<Action> = Vec::new();
         let mut first = 0;

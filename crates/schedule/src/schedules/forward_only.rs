@@ -27,9 +27,10 @@ use crate::shape::Shape;
 /// ```
 pub fn forward_only(shape: Shape) -> Result<Plan, ScheduleError> {
     shape.admit(1, 1)?;
-    let forward = |rank, mb| Action::from(Compute::forward(Stage(rank), MicroBatch(mb)));
-    let rows = (0..shape.n_ranks)
-        .map(|rank| (0..shape.n_micro_batches).map(|mb| forward(rank, mb)).collect())
-        .collect();
+    let rows = (0..shape.n_ranks).map(|rank| row(shape, rank).collect()).collect();
     Ok(Plan::new(Placement::linear(shape.n_ranks)?, shape.n_micro_batches, rows)?)
+}
+
+pub(crate) fn row(shape: Shape, rank: u32) -> impl Iterator<Item = Action> + use<> {
+    (0..shape.n_micro_batches).map(move |mb| Compute::forward(Stage(rank), MicroBatch(mb)).into())
 }

@@ -28,14 +28,14 @@ use crate::shape::Shape;
 /// ```
 pub fn gpipe(shape: Shape) -> Result<Plan, ScheduleError> {
     shape.admit(1, 2)?;
-    let rows = (0..shape.n_ranks)
-        .map(|rank| {
-            let micro_batches = || (0..shape.n_micro_batches).map(MicroBatch);
-            let stage = Stage(rank);
-            let forwards = micro_batches().map(|mb| Action::from(Compute::forward(stage, mb)));
-            let backwards = micro_batches().map(|mb| Action::from(Compute::backward(stage, mb)));
-            forwards.chain(backwards).collect()
-        })
-        .collect();
+    let rows = (0..shape.n_ranks).map(|rank| row(shape, rank).collect()).collect();
     Ok(Plan::new(Placement::linear(shape.n_ranks)?, shape.n_micro_batches, rows)?)
+}
+
+pub(crate) fn row(shape: Shape, rank: u32) -> impl Iterator<Item = Action> + use<> {
+    let micro_batches = || (0..shape.n_micro_batches).map(MicroBatch);
+    let stage = Stage(rank);
+    let forwards = micro_batches().map(move |mb| Action::from(Compute::forward(stage, mb)));
+    let backwards = micro_batches().map(move |mb| Action::from(Compute::backward(stage, mb)));
+    forwards.chain(backwards)
 }

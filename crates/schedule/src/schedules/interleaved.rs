@@ -30,38 +30,29 @@ use crate::shape::Shape;
 /// ```
 pub fn interleaved_one_f_one_b(shape: Shape, n_virtual: u32) -> Result<Plan, ScheduleError> {
     shape.admit(n_virtual, 2)?;
-    let rows = (0..shape.n_ranks).map(|rank| row(rank, shape, n_virtual)).collect();
+    let rows = (0..shape.n_ranks).map(|rank| row(shape, n_virtual, rank).collect()).collect();
     Ok(Plan::new(Placement::looped(shape.n_ranks, n_virtual)?, shape.n_micro_batches, rows)?)
 }
 
-fn row(rank: u32, shape: Shape, n_virtual: u32) -> Vec<Action> {
-    let stage = |local| Stage(local * shape.n_ranks + rank);
-    let forwards = visits(shape, n_virtual).map(|(local, mb)| Compute::forward(stage(local), mb));
+/// Some forwards, then a forward and a backward in turn, then the remaining backwards.
+pub(crate) fn row(shape: Shape, n_virtual: u32, rank: u32) -> impl Iterator<Item = Action> + use<> {
+    let stage = move |local| Stage(local * shape.n_ranks + rank);
+    let forwards = move || {
+        visits(shape, n_virtual).map(move |(local, mb)| Action::from(Compute::forward(stage(local), mb)))
+    };
     let backwards = visits(shape, n_virtual)
-        .map(|(local, mb)| Compute::backward(stage(n_virtual - 1 - local), mb))
-        .map(Action::from);
+        .map(move |(local, mb)| Action::from(Compute::backward(stage(n_virtual - 1 - local), mb)));
     let after = shape.n_ranks - 1 - rank;
-    let n_warm_up = (n_virtual - 1) * first_group(shape) + 2 * after;
-    alternate(n_warm_up, forwards.map(Action::from), backwards)
-}
-
-/// `n_warm_up` forwards, then a forward and a backward in turn, then the remaining backwards.
-fn alternate(
-    n_warm_up: u32,
-    mut forwards: impl Iterator<Item = Action>,
-    backwards: impl Iterator<Item = Action>,
-) -> Vec<Action> {
+    let n_warm_up = u64::from(n_virtual - 1) * u64::from(first_group(shape)) + 2 * u64::from(after);
     let n_warm_up = usize::try_from(n_warm_up).unwrap_or(usize::MAX);
-    let mut row: Vec<Action> = forwards.by_ref().take(n_warm_up).collect();
-    for backward in backwards {
-        row.extend(forwards.next());
-        row.push(backward);
-    }
-    row
+    let rest = forwards().skip(n_warm_up).map(Some).chain(std::iter::repeat(None)).zip(backwards);
+    forwards()
+        .take(n_warm_up)
+        .chain(rest.flat_map(|(forward, backward)| forward.into_iter().chain([backward])))
 }
 
 /// The local stages and micro-batches of a rank in forward order, group by group.
-pub(crate) fn visits(shape: Shape, n_virtual: u32) -> impl Iterator<Item = (u32, MicroBatch)> {
+pub(crate) fn visits(shape: Shape, n_virtual: u32) -> impl Iterator<Item = (u32, MicroBatch)> + use<> {
     groups(shape).flat_map(move |(first, size)| {
         (0..n_virtual).flat_map(move |local| (first..first + size).map(move |mb| (local, MicroBatch(mb))))
     })
@@ -69,7 +60,7 @@ pub(crate) fn visits(shape: Shape, n_virtual: u32) -> impl Iterator<Item = (u32,
 
 /// First micro-batch and size of each group: as many groups as `p` fits into `m`, at least one, the larger
 /// ones first.
-fn groups(shape: Shape) -> impl Iterator<Item = (u32, u32)> {
+fn groups(shape: Shape) -> impl Iterator<Item = (u32, u32)> + use<> {
     let m = shape.n_micro_batches;
     let n_groups = (m / shape.n_ranks).max(1);
     let (size, n_larger) = (m / n_groups, m % n_groups);

@@ -31,21 +31,18 @@ use crate::shape::Shape;
 /// ```
 pub fn looped_bfs(shape: Shape, n_virtual: u32) -> Result<Plan, ScheduleError> {
     shape.admit(n_virtual, 2)?;
-    let rows = (0..shape.n_ranks)
-        .map(|rank| {
-            let stage = move |local| Stage(local * shape.n_ranks + rank);
-            let visits = || {
-                (0..n_virtual)
-                    .flat_map(move |local| (0..shape.n_micro_batches).map(move |mb| (local, MicroBatch(mb))))
-            };
-            let forwards = visits().map(|(local, mb)| Action::from(Compute::forward(stage(local), mb)));
-            let mut row: Vec<Action> = forwards.collect();
-            let backwards = row.iter().rev().flat_map(Action::computes);
-            let backwards: Vec<Action> =
-                backwards.map(|c| Compute::backward(c.stage, c.micro_batch).into()).collect();
-            row.extend(backwards);
-            row
-        })
-        .collect();
+    let rows = (0..shape.n_ranks).map(|rank| row(shape, n_virtual, rank).collect()).collect();
     Ok(Plan::new(Placement::looped(shape.n_ranks, n_virtual)?, shape.n_micro_batches, rows)?)
+}
+
+pub(crate) fn row(shape: Shape, n_virtual: u32, rank: u32) -> impl Iterator<Item = Action> + use<> {
+    let m = shape.n_micro_batches;
+    let stage = move |local| Stage(local * shape.n_ranks + rank);
+    let forwards = (0..n_virtual).flat_map(move |local| {
+        (0..m).map(move |mb| Action::from(Compute::forward(stage(local), MicroBatch(mb))))
+    });
+    let backwards = (0..n_virtual).rev().flat_map(move |local| {
+        (0..m).rev().map(move |mb| Action::from(Compute::backward(stage(local), MicroBatch(mb))))
+    });
+    forwards.chain(backwards)
 }

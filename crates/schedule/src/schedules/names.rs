@@ -3,7 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{dual_pipe_v, forward_only, gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b};
+use super::{
+    dual_pipe_v, forward_only, gpipe, interleaved_one_f_one_b, interleaved_zb, looped_bfs, one_f_one_b,
+    v_half, v_min, zb_h1, zb_h2, zb_v,
+};
 use crate::error::ScheduleError;
 use crate::plan::Plan;
 use crate::shape::Shape;
@@ -38,6 +41,21 @@ pub enum Schedule {
         /// Stages a rank.
         n_virtual: u32,
     },
+    /// `zb-h1`: [`zb_h1`].
+    ZbH1,
+    /// `zb-h2`: [`zb_h2`].
+    ZbH2,
+    /// `interleaved-zb:v`: [`interleaved_zb`].
+    InterleavedZb {
+        /// Stages a rank.
+        n_virtual: u32,
+    },
+    /// `zb-v`: [`zb_v`].
+    ZbV,
+    /// `v-half`: [`v_half`].
+    VHalf,
+    /// `v-min`: [`v_min`].
+    VMin,
     /// `dual-pipe-v`: [`dual_pipe_v`].
     DualPipeV,
     /// `forward-only`: [`forward_only`].
@@ -46,7 +64,7 @@ pub enum Schedule {
 
 impl Schedule {
     /// Every schedule, those with a choice of stages a rank at 1, 2 and 3.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 18] = [
         Self::GPipe,
         Self::OneFOneB,
         Self::Interleaved { n_virtual: 1 },
@@ -55,6 +73,14 @@ impl Schedule {
         Self::LoopedBfs { n_virtual: 1 },
         Self::LoopedBfs { n_virtual: 2 },
         Self::LoopedBfs { n_virtual: 3 },
+        Self::ZbH1,
+        Self::ZbH2,
+        Self::InterleavedZb { n_virtual: 1 },
+        Self::InterleavedZb { n_virtual: 2 },
+        Self::InterleavedZb { n_virtual: 3 },
+        Self::ZbV,
+        Self::VHalf,
+        Self::VMin,
         Self::DualPipeV,
         Self::ForwardOnly,
     ];
@@ -67,6 +93,12 @@ impl Schedule {
             Self::OneFOneB => "1f1b",
             Self::Interleaved { .. } => "interleaved",
             Self::LoopedBfs { .. } => "looped-bfs",
+            Self::ZbH1 => "zb-h1",
+            Self::ZbH2 => "zb-h2",
+            Self::InterleavedZb { .. } => "interleaved-zb",
+            Self::ZbV => "zb-v",
+            Self::VHalf => "v-half",
+            Self::VMin => "v-min",
             Self::DualPipeV => "dual-pipe-v",
             Self::ForwardOnly => "forward-only",
         }
@@ -76,7 +108,9 @@ impl Schedule {
     #[must_use]
     pub const fn n_virtual(self) -> Option<u32> {
         match self {
-            Self::Interleaved { n_virtual } | Self::LoopedBfs { n_virtual } => Some(n_virtual),
+            Self::Interleaved { n_virtual }
+            | Self::LoopedBfs { n_virtual }
+            | Self::InterleavedZb { n_virtual } => Some(n_virtual),
             _ => None,
         }
     }
@@ -91,6 +125,12 @@ impl Schedule {
             Self::OneFOneB => one_f_one_b(shape),
             Self::Interleaved { n_virtual } => interleaved_one_f_one_b(shape, n_virtual),
             Self::LoopedBfs { n_virtual } => looped_bfs(shape, n_virtual),
+            Self::ZbH1 => zb_h1(shape),
+            Self::ZbH2 => zb_h2(shape),
+            Self::InterleavedZb { n_virtual } => interleaved_zb(shape, n_virtual),
+            Self::ZbV => zb_v(shape),
+            Self::VHalf => v_half(shape),
+            Self::VMin => v_min(shape),
             Self::DualPipeV => dual_pipe_v(shape),
             Self::ForwardOnly => forward_only(shape),
         }
@@ -113,7 +153,8 @@ impl FromStr for Schedule {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let unknown = || ScheduleError::Unknown {
             name: text.chars().take(40).collect(),
-            known: "gpipe, 1f1b, interleaved:2, looped-bfs:2, dual-pipe-v, forward-only",
+            known: "gpipe, 1f1b, interleaved:2, looped-bfs:2, zb-h1, zb-h2, interleaved-zb:2, zb-v, v-half, v-min, \
+                    dual-pipe-v, forward-only",
         };
         let (name, n_virtual) = match text.trim().split_once(':') {
             Some((name, n_virtual)) => (name, Some(n_virtual.parse().map_err(|_| unknown())?)),
@@ -123,6 +164,7 @@ impl FromStr for Schedule {
         match (found.ok_or_else(unknown)?, n_virtual) {
             (Self::Interleaved { .. }, n) => Ok(Self::Interleaved { n_virtual: n.unwrap_or(2) }),
             (Self::LoopedBfs { .. }, n) => Ok(Self::LoopedBfs { n_virtual: n.unwrap_or(2) }),
+            (Self::InterleavedZb { .. }, n) => Ok(Self::InterleavedZb { n_virtual: n.unwrap_or(2) }),
             (schedule, None) => Ok(schedule),
             (_, Some(_)) => Err(unknown()),
         }

@@ -30,19 +30,19 @@ use crate::shape::Shape;
 /// ```
 pub fn one_f_one_b(shape: Shape) -> Result<Plan, ScheduleError> {
     shape.admit(1, 2)?;
+    let rows = (0..shape.n_ranks).map(|rank| row(shape, rank).collect()).collect();
+    Ok(Plan::new(Placement::linear(shape.n_ranks)?, shape.n_micro_batches, rows)?)
+}
+
+pub(crate) fn row(shape: Shape, rank: u32) -> impl Iterator<Item = Action> + use<> {
     let m = shape.n_micro_batches;
-    let rows = (0..shape.n_ranks)
-        .map(|rank| {
-            let stage = Stage(rank);
-            let n_warm_up = (shape.n_ranks - 1 - rank).min(m);
-            let warm_up = (0..n_warm_up).map(|mb| Action::from(Compute::forward(stage, MicroBatch(mb))));
-            let rest = (0..m).flat_map(move |mb| {
-                let forward = mb.checked_add(n_warm_up).filter(|&next| next < m);
-                let forward = forward.map(|next| Compute::forward(stage, MicroBatch(next)));
-                forward.into_iter().chain([Compute::backward(stage, MicroBatch(mb))]).map(Action::from)
-            });
-            warm_up.chain(rest).collect()
-        })
-        .collect();
-    Ok(Plan::new(Placement::linear(shape.n_ranks)?, m, rows)?)
+    let stage = Stage(rank);
+    let n_warm_up = (shape.n_ranks - 1 - rank).min(m);
+    let warm_up = (0..n_warm_up).map(move |mb| Action::from(Compute::forward(stage, MicroBatch(mb))));
+    let rest = (0..m).flat_map(move |mb| {
+        let forward = mb.checked_add(n_warm_up).filter(|&next| next < m);
+        let forward = forward.map(|next| Compute::forward(stage, MicroBatch(next)));
+        forward.into_iter().chain([Compute::backward(stage, MicroBatch(mb))]).map(Action::from)
+    });
+    warm_up.chain(rest)
 }

@@ -2,7 +2,7 @@
 
 use brigade_schedule::{
     Capacity, CheckError, CheckedPlan, Costs, PipeRank, Plan, Schedule, ScheduleError, Shape, StageCosts,
-    check, check_plan, least_capacity, lower, replay,
+    Stream, check, check_plan, least_capacity, lower, replay,
 };
 
 const UNIT: StageCosts = StageCosts {
@@ -125,5 +125,62 @@ fn forward_of_the_first_micro_batch_starts_as_soon_as_it_can() {
     for rank in ranks(shape) {
         let first = timeline.rank(rank).and_then(|rank| rank.spans.first()).expect("a span");
         assert_eq!(first.start_s, f64::from(rank.0));
+    }
+}
+
+/// With F = I = W the wall bubble of ZB-H1 is `(p-1)(F+I-W)`, and ZB-H2 and ZB-V lose nothing within spans.
+#[test]
+fn zero_bubble_schedules_keep_their_promise() {
+    for shape in shapes() {
+        let (p, m) = (shape.n_ranks, shape.n_micro_batches);
+        let bubbles = |schedule: Schedule| {
+            let plan = checked(schedule, shape, Capacity(2 * m));
+            let timeline =
+                replay(&plan, &Costs::uniform(plan.placement().n_stages(), UNIT)).expect("costs fit");
+            (timeline.bubble_wall_s(), timeline.bubble_span_s())
+        };
+        if m >= p {
+            assert_eq!(bubbles(Schedule::ZbH1).0, f64::from(p - 1), "zb-h1 {shape:?}");
+        }
+        if m >= 2 * p - 1 {
+            assert_eq!(bubbles(Schedule::ZbH2), (f64::from(p - 1), 0.0), "zb-h2 {shape:?}");
+            assert_eq!(bubbles(Schedule::ZbV), (f64::from(p - 1), 0.0), "zb-v {shape:?}");
+        }
+    }
+}
+
+#[test]
+fn zero_bubble_schedules_keep_to_their_memory() {
+    for shape in shapes() {
+        let (p, m) = (shape.n_ranks, shape.n_micro_batches);
+        let limits = [
+            (Schedule::ZbH1, p.min(m)),
+            (Schedule::ZbH2, (2 * p - 1).min(m)),
+            (Schedule::ZbV, 2 * p.min(m)),
+            (Schedule::VHalf, (2 * (p / 2 + 1)).min(2 * m)),
+            (Schedule::VMin, (2 * ((p + 1) / 3 + 1)).min(2 * m)),
+        ];
+        for (schedule, limit) in limits {
+            let plan = checked(schedule, shape, Capacity(2 * m));
+            for rank in ranks(shape) {
+                assert!(plan.in_flight(rank) <= limit, "{schedule} {shape:?} rank {rank}");
+            }
+        }
+    }
+}
+
+/// A stream is the plan and its program, read bit by bit.
+#[test]
+fn streams_are_plans() {
+    for shape in shapes() {
+        for (schedule, plan) in plans(shape) {
+            let Ok(stream) = Stream::new(schedule, shape) else { continue };
+            let program = lower(&plan).expect("instructions");
+            for rank in ranks(shape) {
+                assert!(stream.row(rank).expect("a row").eq(plan.row(rank).iter().copied()));
+                let instructions: Result<Vec<_>, _> = stream.instructions(rank).expect("a rank").collect();
+                assert_eq!(instructions.as_deref(), Ok(program.stream(rank)), "{schedule} {shape:?}");
+            }
+        }
     }
 }

@@ -6,3 +6,4 @@ mod formulas;
 mod golden;
 mod text;
 mod torch;
+mod zero_bubble;

@@ -1,7 +1,8 @@
 //! The plans and texts of `torch.distributed.pipelining`.
 
 use brigade_schedule::{
-    Action, Capacity, Compute, Plan, Schedule, ScheduleError, Shape, check_plan, least_capacity, lower,
+    Action, Capacity, Compute, Costs, Plan, Schedule, ScheduleError, Shape, StageCosts, check_plan,
+    least_capacity, lower, replay,
 };
 use serde_json::Value;
 
@@ -68,6 +69,8 @@ fn refusals_say_what_would_work() {
         let schedule = match text(&case["schedule"]) {
             "1F1B" => Schedule::OneFOneB,
             "Interleaved1F1B" => Schedule::Interleaved { n_virtual },
+            "InterleavedZeroBubble" => Schedule::InterleavedZb { n_virtual },
+            "ZBVZeroBubble" => Schedule::ZbV,
             "DualPipeV" => Schedule::DualPipeV,
             _ => continue,
         };
@@ -155,5 +158,32 @@ fn lowered_plans_are_sound() {
             let capacity = Capacity(plan.n_micro_batches() * 4);
             check_plan(&plan, capacity).unwrap_or_else(|error| panic!("{pass} of {case}: {error}"));
         }
+    }
+}
+
+/// Plans of the zero-bubble kind need not be PyTorch's, but they end no later and hold no more.
+#[test]
+fn zero_bubble_plans_are_never_worse() {
+    let unit = StageCosts { forward_s: 1.0, input_grad_s: 1.0, weight_grad_s: 1.0, ..StageCosts::default() };
+    let measure = |plan: &Plan| {
+        let capacity = Capacity(4 * plan.n_micro_batches() * plan.placement().stages_per_rank());
+        let checked = check_plan(plan, capacity).unwrap_or_else(|error| panic!("{error}"));
+        let costs = Costs::uniform(plan.placement().n_stages(), unit);
+        let timeline = replay(&checked, &costs).expect("costs fit");
+        let peak = timeline.ranks().iter().map(|rank| rank.peak_in_flight).max();
+        (timeline.makespan_s(), peak.unwrap_or(0))
+    };
+    for case in Golden::open("torch_schedules.json").cases("cases") {
+        let n_virtual = number(&case["local"]);
+        let schedule = match text(&case["schedule"]) {
+            "InterleavedZeroBubble" => Schedule::InterleavedZb { n_virtual },
+            "ZBVZeroBubble" => Schedule::ZbV,
+            _ => continue,
+        };
+        let ours = measure(&schedule.plan(shape(case)).expect("a plan"));
+        let theirs = measure(&Plan::from_csv(&csv(&case["ranks"])).expect("a plan"));
+        let what = (schedule, shape(case));
+        assert!(ours.0 <= theirs.0, "{what:?}: makespan {} above {}", ours.0, theirs.0);
+        assert!(ours.1 <= theirs.1, "{what:?}: {} in flight, above {}", ours.1, theirs.1);
     }
 }

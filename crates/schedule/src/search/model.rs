@@ -1,0 +1,213 @@
+//! The problem that the search solves: stages with times and memory on ranks with a limit.
+
+use brigade_topology::{PipeRank, Placement, Stage};
+
+use super::problem::Problem;
+use super::refine::timed;
+use crate::action::{Compute, MicroBatch};
+use crate::error::ScheduleError;
+use crate::shape::Shape;
+
+/// What a stage costs and keeps for one micro-batch, as the search sees it.
+///
+/// # Units
+/// Times in any unit, memory in any unit, each the same everywhere.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct StageModel {
+    /// Time of the forward pass.
+    pub forward_s: f64,
+    /// Time of the input gradient.
+    pub input_grad_s: f64,
+    /// Time of the weight gradient.
+    pub weight_grad_s: f64,
+    /// Memory from the start of the forward pass until the input gradient is done.
+    pub activation: u64,
+    /// Memory from then until the weight gradient is done; at most `activation`.
+    pub weight_grad: u64,
+}
+
+impl StageModel {
+    /// One unit for each time; two units of memory for an activation, of which one stays until the weight
+    /// gradient is done.
+    pub const UNIT: Self =
+        Self { forward_s: 1.0, input_grad_s: 1.0, weight_grad_s: 1.0, activation: 2, weight_grad: 1 };
+}
+
+/// The whole problem.
+#[derive(Debug, Clone)]
+pub(crate) struct Model {
+    pub(crate) placement: Placement,
+    pub(crate) n_ranks: usize,
+    pub(crate) n_virtual: usize,
+    pub(crate) n_stages: usize,
+    pub(crate) n_micro_batches: usize,
+    pub(crate) stages: Vec<StageModel>,
+    pub(crate) rank_of: Vec<usize>,
+    /// The stages of each rank in forward order.
+    pub(crate) stages_of: Vec<Vec<usize>>,
+    pub(crate) latency_s: f64,
+    pub(crate) limit: Vec<u64>,
+    /// The work of each rank.
+    pub(crate) work_s: Vec<f64>,
+    /// What a unit of idle time within the span of the rank that idles most adds to the cost of rows.
+    pub(crate) span_weight: f64,
+    pub(crate) lower_bound_s: f64,
+}
+
+/// The longest time of a step, so that sums stay exact enough.
+const MAX_TIME_S: f64 = 1e15;
+
+/// The most memory of a visit, so that sums do not overflow.
+const MAX_MEMORY: u64 = 1 << 40;
+
+impl Model {
+    pub(crate) fn new(problem: &Problem, span_weight: f64) -> Result<Self, ScheduleError> {
+        let Problem { placement, n_micro_batches, ref stages, latency_s, ref memory_limits } = *problem;
+        Shape { n_ranks: placement.n_ranks(), n_micro_batches }.admit(placement.stages_per_rank(), 3)?;
+        let rank_of: Vec<usize> = placement.ranks().map(|rank| rank.index()).collect();
+        let n_ranks = memory_limits.len();
+        if u32::try_from(n_ranks) != Ok(placement.n_ranks()) {
+            return Err(ScheduleError::Problem { what: "one memory limit for each rank" });
+        }
+        if stages.len() != rank_of.len() {
+            return Err(ScheduleError::Problem { what: "costs of one stage for each stage" });
+        }
+        let times = stages.iter().flat_map(|s| [s.forward_s, s.input_grad_s, s.weight_grad_s]);
+        if times.chain([latency_s]).any(|time_s| !(0.0..=MAX_TIME_S).contains(&time_s)) {
+            return Err(ScheduleError::Problem { what: "times from 0 to 1e15" });
+        }
+        if stages.iter().any(|s| s.weight_grad > s.activation || s.activation > MAX_MEMORY) {
+            return Err(ScheduleError::Problem { what: "weight_grad <= activation <= 2^40" });
+        }
+        let mut stages_of = vec![Vec::new(); n_ranks];
+        for (stage, &rank) in rank_of.iter().enumerate() {
+            stages_of[rank].push(stage);
+        }
+        for ((rank, local), &limit) in (0..).map(PipeRank).zip(&stages_of).zip(memory_limits) {
+            let needed = local.iter().map(|&stage: &usize| stages[stage].activation).sum();
+            if limit < needed {
+                return Err(ScheduleError::TooLittleMemory { rank, limit, needed });
+            }
+        }
+        let mut model = Self {
+            placement,
+            n_ranks,
+            n_virtual: stages_of.first().map_or(0, Vec::len),
+            n_stages: rank_of.len(),
+            n_micro_batches: usize::try_from(n_micro_batches).unwrap_or(usize::MAX),
+            stages: stages.clone(),
+            rank_of,
+            stages_of,
+            latency_s,
+            limit: memory_limits.clone(),
+            work_s: Vec::new(),
+            span_weight,
+            lower_bound_s: 0.0,
+        };
+        model.work_s = (0..n_ranks).map(|rank| model.work_of(rank)).collect();
+        model.lower_bound_s = model.bound_s();
+        Ok(model)
+    }
+
+    /// When the last of the ranks ends that run `rows`.
+    pub(crate) fn makespan_s(&self, rows: &[Vec<Step>]) -> Option<f64> {
+        let plain = Self { span_weight: 0.0, ..self.clone() };
+        timed(&plain, rows.to_vec()).map(|rows| rows.cost_s)
+    }
+
+    /// The time after the end of work at `from` when `to`, on the same or another rank, has it.
+    pub(crate) fn hop_s(&self, from: usize, to: usize) -> f64 {
+        if self.rank_of[from] == self.rank_of[to] { 0.0 } else { self.latency_s }
+    }
+
+    fn work_of(&self, rank: usize) -> f64 {
+        #[expect(
+            clippy::as_conversions,
+            clippy::cast_precision_loss,
+            reason = "micro-batches are far below 2^53"
+        )]
+        let m = self.n_micro_batches as f64;
+        let time = |&stage: &usize| {
+            let stage = &self.stages[stage];
+            stage.forward_s + stage.input_grad_s + stage.weight_grad_s
+        };
+        m * self.stages_of[rank].iter().map(time).sum::<f64>()
+    }
+
+    /// What rows cost: when the last rank ends, and a little for idle time within spans. `spans` are the
+    /// start and the end of each rank.
+    pub(crate) fn cost_s(&self, spans: impl Iterator<Item = (f64, f64)>) -> f64 {
+        let (mut makespan_s, mut idle_s): (f64, f64) = (0.0, 0.0);
+        for ((start_s, end_s), work_s) in spans.zip(&self.work_s) {
+            makespan_s = makespan_s.max(end_s);
+            idle_s = idle_s.max(end_s - start_s - work_s);
+        }
+        // A rounding error is no idle time.
+        let idle_s = if idle_s > makespan_s * 1e-9 { idle_s } else { 0.0 };
+        makespan_s + self.span_weight * idle_s
+    }
+
+    /// Whether no rows can cost less.
+    pub(crate) fn is_at_bound(&self, cost_s: f64) -> bool {
+        cost_s <= self.lower_bound_s * (1.0 + 1e-12)
+    }
+
+    /// Whether the stages are dealt out in rounds, one or more a rank.
+    pub(crate) fn is_looped(&self) -> bool {
+        self.rank_of.iter().enumerate().all(|(stage, &rank)| rank == stage % self.n_ranks)
+    }
+
+    /// Whether the stages lie in a V, two on each of several ranks.
+    pub(crate) fn is_v(&self) -> bool {
+        self.n_ranks > 1
+            && self.n_stages == 2 * self.n_ranks
+            && self.rank_of.iter().rev().eq(&self.rank_of)
+            && self.rank_of.iter().take(self.n_ranks).copied().eq(0..self.n_ranks)
+    }
+
+    /// No plan can end before this: each rank must be reached, do all its work, and let the last gradient
+    /// travel back to the first stage.
+    fn bound_s(&self) -> f64 {
+        let mut bound: f64 = 0.0;
+        for (stages, work_s) in self.stages_of.iter().zip(&self.work_s) {
+            let Some(&first) = stages.first() else { continue };
+            let reach: f64 = (0..first).map(|s| self.stages[s].forward_s + self.hop_s(s, s + 1)).sum();
+            bound = bound.max(reach + work_s);
+        }
+        let way: f64 = (0..self.n_stages)
+            .map(|s| {
+                let hop = if s + 1 < self.n_stages { 2.0 * self.hop_s(s, s + 1) } else { 0.0 };
+                self.stages[s].forward_s + self.stages[s].input_grad_s + hop
+            })
+            .sum();
+        bound.max(way + self.stages.first().map_or(0.0, |stage| stage.weight_grad_s))
+    }
+}
+
+/// A computation in the search's own numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Forward,
+    InputGrad,
+    WeightGrad,
+}
+
+/// One step of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) kind: Kind,
+    pub(crate) stage: usize,
+    pub(crate) micro_batch: usize,
+}
+
+impl Step {
+    pub(crate) fn compute(self) -> Compute {
+        let stage = Stage(u32::try_from(self.stage).unwrap_or(u32::MAX));
+        let micro_batch = MicroBatch(u32::try_from(self.micro_batch).unwrap_or(u32::MAX));
+        match self.kind {
+            Kind::Forward => Compute::forward(stage, micro_batch),
+            Kind::InputGrad => Compute::input_grad(stage, micro_batch),
+            Kind::WeightGrad => Compute::weight_grad(stage, micro_batch),
+        }
+    }
+}
