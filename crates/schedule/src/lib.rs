@@ -28,6 +28,7 @@
 
 mod action;
 mod action_text;
+mod auto;
 mod check;
 mod csv;
 mod deepspeed;
@@ -45,6 +46,7 @@ mod shape;
 mod stream;
 
 pub use action::{Action, Compute, ComputeKind, MarkerKind, MessageKind, MicroBatch, SendKind, Visit};
+pub use auto::{Auto, AutoFound, Candidate, auto};
 pub use brigade_topology::{PipeRank, Placement, Stage};
 pub use check::{Capacity, CheckedPlan, check, check_plan, least_capacity};
 pub use deepspeed::{

@@ -1,5 +1,6 @@
 //! Tests of `brigade-schedule`, one binary.
 
+mod auto;
 mod broken;
 mod deepspeed;
 mod formulas;
