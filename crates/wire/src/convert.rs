@@ -1,7 +1,7 @@
 //! Conversions between Rust values and trees.
 //!
-//! There is no `From<u8>`: it would make a `Vec<u8>` a list of integers where bytes are meant. Use
-//! [`Tree::Bytes`].
+//! There is none from a `HashMap`, whose order differs from process to process, and no
+//! `From<u8>`: it would make a `Vec<u8>` a list of integers where bytes are meant. Use [`Tree::Bytes`].
 
 use std::collections::BTreeMap;
 
