@@ -138,9 +138,8 @@ impl Problem {
                 while beyond < self.n_places() && self.fits(stage, start, beyond) {
                     beyond += 1;
                 }
-                for end in marked.max(start + least)..beyond {
-                    next[end] = self.within(stage + 1, end);
-                }
+                let fresh = marked.max(start + least)..beyond;
+                fresh.for_each(|end| next[end] = self.within(stage + 1, end));
                 marked = marked.max(beyond);
             }
             match next.iter().rposition(|&reached| reached) {
