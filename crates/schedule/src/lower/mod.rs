@@ -49,7 +49,8 @@ pub fn lower(plan: &Plan) -> Result<Program, LowerError> {
             messages,
             row_of,
         );
-        let mut stream = Vec::new();
+        // Most computations bring a receive and a send; the end of the batch is three more.
+        let mut stream = Vec::with_capacity(plan.row(rank).len().saturating_mul(3).saturating_add(3));
         for action in plan.row(rank) {
             lowering.push(*action, &mut stream)?;
         }

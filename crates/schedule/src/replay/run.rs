@@ -43,6 +43,7 @@ pub(crate) struct Run<'a> {
     plan: &'a CheckedPlan,
     costs: &'a Costs,
     capacity: usize,
+    forward_only: bool,
     links: Vec<Link>,
     ranks: Vec<RankRun>,
     ready: VecDeque<usize>,
@@ -64,6 +65,7 @@ impl<'a> Run<'a> {
             plan,
             costs,
             capacity: usize::try_from(plan.link_capacity().0).unwrap_or(usize::MAX),
+            forward_only: plan.is_forward_only(),
             links: plan.links().iter().map(link).collect(),
             ranks: (0..n_ranks).map(|_| RankRun::default()).collect(),
             ready: (0..n_ranks).collect(),
@@ -175,6 +177,10 @@ impl<'a> Run<'a> {
         let duration_s = match (instruction, instruction.compute_kind(), instruction.visit()) {
             (_, Some(kind), Some((stage, ..))) => {
                 rank.count(costs, kind, stage);
+                if self.forward_only {
+                    // Nothing is kept for a backward pass.
+                    (rank.in_flight, rank.bytes) = (0, 0);
+                }
                 costs.stage(stage).time_s(kind)
             }
             (Instruction::ReduceTiedGrads, ..) => costs.reduce_tied_s,

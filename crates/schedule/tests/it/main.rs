@@ -2,7 +2,9 @@
 
 mod auto;
 mod broken;
+mod broken_programs;
 mod deepspeed;
+mod docs;
 mod formulas;
 mod golden;
 mod text;
