@@ -208,7 +208,7 @@ fn r5_sixty_tensors_and_a_dimension_of_two_to_the_31() {
     assert_eq!(sent(&tree), tree);
 
     // A tensor without elements may have any other dimension; so may a quantised one.
-    let large = [1_usize << 31, 1 << 32, 0];
+    let large = [1_usize << 31, usize::MAX, 0];
     let empty = TensorView { dtype: DType::F64, shape: Shape::from(&large), wants_grad: true, data: &[] };
     let packed = TensorView {
         dtype: DType::Quantized { scheme: b"zeros" },

@@ -196,13 +196,18 @@ fn lengths_that_lie_or_overflow() {
 
 /// A frame with this metadata and as many None leaves as given.
 fn with_metadata(metadata: &[u8], n_leaves: u32) -> Vec<u8> {
+    with_table(metadata, n_leaves, &vec![2; usize::try_from(n_leaves).unwrap()])
+}
+
+/// A frame with this metadata and leaf table, without payloads.
+fn with_table(metadata: &[u8], n_leaves: u32, table: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 64];
     frame[..8].copy_from_slice(b"BRGD\x01\0\0\0");
     frame[40..44].copy_from_slice(&u32::try_from(metadata.len()).unwrap().to_le_bytes());
-    frame[44..48].copy_from_slice(&n_leaves.to_le_bytes());
+    frame[44..48].copy_from_slice(&u32::try_from(table.len()).unwrap().to_le_bytes());
     frame[48..52].copy_from_slice(&n_leaves.to_le_bytes());
     frame.extend_from_slice(metadata);
-    frame.extend(std::iter::repeat_n(2, usize::try_from(n_leaves).unwrap()));
+    frame.extend_from_slice(table);
     frame.resize(frame.len().next_multiple_of(64), 0);
     let length = u64::try_from(frame.len()).unwrap();
     frame[8..16].copy_from_slice(&length.to_le_bytes());
@@ -242,6 +247,37 @@ fn metadata_that_is_none() {
     }
     // The same key in different dicts is fine.
     read(&with_metadata(&[5, 9, 0, 5, 9, 0, 2, 8, 9, 1, b'a', 5, 9, 0, 2, 8, 8], 2)).unwrap();
+}
+
+#[test]
+fn leaf_tables_that_are_none() {
+    let leaf = |error| Err(DecodeError::Leaf { index: 0, error });
+    for (kind, table, expected) in [
+        (2, &[2][..], Ok(())),
+        (1, &[1, 1], Ok(())),
+        (6, &[7, 2, 0, 0, 0, 0xc3, 0xa9], Ok(())),
+        (7, &[8, 0, 0, 0, 0], Ok(())),
+        (2, &[], leaf(LeafError::Truncated)),
+        (1, &[3, 0, 0, 0, 0, 0, 0, 0], leaf(LeafError::Truncated)),
+        (6, &[7, 3, 0, 0, 0, b'a', b'b'], leaf(LeafError::Truncated)),
+        (7, &[8, 0xff, 0xff, 0xff, 0xff, 0], leaf(LeafError::Truncated)),
+        (0, &[0, 12, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], leaf(LeafError::Truncated)),
+        (1, &[1, 2], leaf(LeafError::Bool { value: 2 })),
+        (6, &[7, 1, 0, 0, 0, 0xff], leaf(LeafError::Utf8)),
+        (2, &[2, 2], Err(DecodeError::LeafTableTrailing { n_bytes: 1 })),
+    ] {
+        assert_eq!(read(&with_table(&[kind], 1, table)), expected, "{table:?}");
+    }
+}
+
+#[test]
+fn a_frame_that_goes_on_after_its_payloads() {
+    let mut frame = frame_of(&one_of_each(), EncodeOptions::default());
+    frame.extend([0; 64]);
+    let length = u64::try_from(frame.len()).unwrap();
+    frame[8..16].copy_from_slice(&length.to_le_bytes());
+    repair(&mut frame);
+    assert_eq!(read(&frame), Err(DecodeError::PayloadTrailing { n_bytes: 64 }));
 }
 
 #[test]
