@@ -7,7 +7,7 @@ mod timeline;
 use crate::check::CheckedPlan;
 use crate::error::CostError;
 pub use costs::{Costs, LinkCosts, StageCosts};
-pub use timeline::{RankTimeline, Span, Timeline};
+pub use timeline::{RankTimeline, Span, SpanId, Timeline};
 
 /// Runs `plan` against `costs` as an event simulation and returns when everything happens.
 ///

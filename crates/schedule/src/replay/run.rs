@@ -5,10 +5,17 @@ use std::collections::VecDeque;
 use brigade_topology::{PipeRank, Stage};
 
 use super::costs::{Costs, LinkCosts};
-use super::timeline::{RankTimeline, Span, Timeline};
+use super::timeline::{RankTimeline, Span, SpanId, Timeline};
 use crate::action::ComputeKind;
 use crate::check::CheckedPlan;
 use crate::instruction::Instruction;
+
+/// A moment, and the span that brought it about.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    time_s: f64,
+    after: Option<SpanId>,
+}
 
 /// A link with the times of what lies on it.
 #[derive(Debug)]
@@ -16,9 +23,9 @@ struct Link {
     ends: (PipeRank, PipeRank),
     costs: LinkCosts,
     /// When each message that is not taken yet is there; at rendezvous, when its sender is ready.
-    arrivals: VecDeque<f64>,
+    arrivals: VecDeque<Moment>,
     /// When places of the link that are not used again yet became free; at rendezvous, when transfers ended.
-    freed_s: VecDeque<f64>,
+    freed: VecDeque<Moment>,
     n_sent: usize,
     n_bytes: VecDeque<u64>,
     /// When the wire is free for the next transfer.
@@ -30,6 +37,8 @@ struct Link {
 struct RankRun {
     position: usize,
     now_s: f64,
+    /// The span that the rank could not go on before.
+    after: Option<SpanId>,
     /// At rendezvous: the message is offered and not taken.
     offered: bool,
     waits_on: Option<usize>,
@@ -55,7 +64,7 @@ impl<'a> Run<'a> {
             ends,
             costs: costs.of_link(ends.0, ends.1),
             arrivals: VecDeque::new(),
-            freed_s: VecDeque::new(),
+            freed: VecDeque::new(),
             n_sent: 0,
             n_bytes: VecDeque::new(),
             wire_free_s: 0.0,
@@ -110,36 +119,35 @@ impl<'a> Run<'a> {
         let bytes = message_bytes(self.costs, instruction);
         let capacity = self.capacity;
         let (rank, link) = (&mut self.ranks[at], &mut self.links[id]);
-        let now_s = rank.now_s;
+        let now = Moment { time_s: rank.now_s, after: rank.after };
         if capacity == 0 {
             if !rank.offered {
                 rank.offered = true;
-                link.arrivals.push_back(now_s);
+                link.arrivals.push_back(now);
                 link.n_bytes.push_back(bytes);
                 rank.waits_on = Some(id);
                 self.wake(ends.1, id);
                 return false;
             }
-            let Some(end_s) = link.freed_s.pop_front() else {
+            let Some(end) = link.freed.pop_front() else {
                 rank.waits_on = Some(id);
                 return false;
             };
             rank.offered = false;
-            rank.now_s = end_s;
+            rank.wait_for(end);
             return true;
         }
-        let mut start_s = now_s;
         if link.n_sent >= capacity {
-            let Some(freed_s) = link.freed_s.pop_front() else {
+            let Some(freed) = link.freed.pop_front() else {
                 rank.waits_on = Some(id);
                 return false;
             };
-            start_s = start_s.max(freed_s);
+            rank.wait_for(freed);
         }
-        rank.now_s = start_s;
         link.n_sent += 1;
-        link.wire_free_s = start_s.max(link.wire_free_s) + link.costs.transfer_s(bytes);
-        link.arrivals.push_back(link.wire_free_s + link.costs.latency_s);
+        link.wire_free_s = rank.now_s.max(link.wire_free_s) + link.costs.transfer_s(bytes);
+        let time_s = link.wire_free_s + link.costs.latency_s;
+        link.arrivals.push_back(Moment { time_s, after: rank.after });
         self.wake(ends.1, id);
         true
     }
@@ -148,16 +156,16 @@ impl<'a> Run<'a> {
     fn receive(&mut self, at: usize, ends: (PipeRank, PipeRank)) -> bool {
         let Some(id) = self.link(ends) else { return true };
         let (rank, link) = (&mut self.ranks[at], &mut self.links[id]);
-        let Some(there_s) = link.arrivals.pop_front() else {
+        let Some(there) = link.arrivals.pop_front() else {
             rank.waits_on = Some(id);
             return false;
         };
-        rank.now_s = rank.now_s.max(there_s);
+        rank.wait_for(there);
         if self.capacity == 0 {
             let bytes = link.n_bytes.pop_front().unwrap_or(0);
             rank.now_s += link.costs.transfer_s(bytes) + link.costs.latency_s;
         }
-        link.freed_s.push_back(rank.now_s);
+        link.freed.push_back(Moment { time_s: rank.now_s, after: rank.after });
         self.wake(ends.0, id);
         true
     }
@@ -173,6 +181,7 @@ impl<'a> Run<'a> {
     /// A step that needs no other rank.
     fn step(&mut self, at: usize, instruction: &Instruction) {
         let costs = self.costs;
+        let id = PipeRank(u32::try_from(at).unwrap_or(u32::MAX));
         let rank = &mut self.ranks[at];
         let duration_s = match (instruction, instruction.compute_kind(), instruction.visit()) {
             (_, Some(kind), Some((stage, ..))) => {
@@ -194,12 +203,21 @@ impl<'a> Run<'a> {
         rank.timeline.busy_s += duration_s;
         // The end of a batch that costs nothing is no part of what the rank does over time.
         if instruction.compute_kind().is_some() || duration_s > 0.0 {
-            rank.timeline.spans.push(Span { instruction: *instruction, start_s, end_s });
+            let after = rank.after.replace(SpanId { rank: id, index: rank.timeline.spans.len() });
+            rank.timeline.spans.push(Span { instruction: *instruction, start_s, end_s, after });
         }
     }
 }
 
 impl RankRun {
+    /// Goes on no earlier than `moment`.
+    fn wait_for(&mut self, moment: Moment) {
+        if moment.time_s > self.now_s {
+            self.now_s = moment.time_s;
+            self.after = moment.after;
+        }
+    }
+
     /// Keeps count of what is in flight; the peak stands between steps, after a forward pass.
     fn count(&mut self, costs: &Costs, kind: ComputeKind, stage: Stage) {
         let costs = costs.stage(stage);

@@ -13,6 +13,18 @@ pub struct Span {
     pub start_s: f64,
     /// When it ends.
     pub end_s: f64,
+    /// The span that this one could not start before: the previous one of its rank, or the one on another rank
+    /// that sent what it waited for, or freed the place that a message waited for.
+    pub after: Option<SpanId>,
+}
+
+/// A span of a timeline: the rank, and the index of the span on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct SpanId {
+    /// The rank.
+    pub rank: PipeRank,
+    /// Index into [`RankTimeline::spans`].
+    pub index: usize,
 }
 
 /// What one rank does over time.
@@ -92,5 +104,38 @@ impl Timeline {
     #[must_use]
     pub fn bubble_span_s(&self) -> f64 {
         self.ranks.iter().map(|rank| rank.span_s() - rank.busy_s).fold(0.0, f64::max)
+    }
+
+    /// The span with an id, if there is one.
+    #[must_use]
+    pub fn span(&self, id: SpanId) -> Option<&Span> {
+        self.rank(id.rank)?.spans.get(id.index)
+    }
+
+    /// The spans that the makespan hangs on, in order of time: each one starts when the one before it is done
+    /// and its message, if any, is there. Only a shorter one of them, or a faster link between them, can make
+    /// the whole shorter.
+    ///
+    /// # Examples
+    /// ```
+    /// # use brigade_schedule::{Capacity, Costs, Shape, StageCosts, check_plan, gpipe, replay};
+    /// let plan = check_plan(&gpipe(Shape { n_ranks: 2, n_micro_batches: 1 })?, Capacity(1))?;
+    /// let unit = StageCosts { forward_s: 1.0, input_grad_s: 1.0, weight_grad_s: 1.0, ..Default::default() };
+    /// let timeline = replay(&plan, &Costs::uniform(2, unit))?;
+    /// let ranks: Vec<u32> = timeline.critical_path().iter().map(|id| id.rank.0).collect();
+    /// assert_eq!(ranks, [0, 1, 1, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn critical_path(&self) -> Vec<SpanId> {
+        let lasts = (0..).map(PipeRank).zip(&self.ranks).filter_map(|(rank, timeline)| {
+            let index = timeline.spans.len().checked_sub(1)?;
+            Some((SpanId { rank, index }, timeline.spans.get(index)?.end_s))
+        });
+        let last = lasts.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(id, _)| id);
+        let mut path: Vec<SpanId> =
+            std::iter::successors(last, |&id| self.span(id).and_then(|span| span.after)).collect();
+        path.reverse();
+        path
     }
 }
