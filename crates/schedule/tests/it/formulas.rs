@@ -2,7 +2,7 @@
 
 use brigade_schedule::{
     Capacity, CheckError, CheckedPlan, Costs, PipeRank, Plan, Schedule, ScheduleError, Shape, StageCosts,
-    Stream, check, check_plan, least_capacity, lower, replay,
+    Stream, check, check_plan, data_parallel, least_capacity, lower, replay, seq_one_f_one_b,
 };
 
 const UNIT: StageCosts = StageCosts {
@@ -182,5 +182,29 @@ fn streams_are_plans() {
                 assert_eq!(instructions.as_deref(), Ok(program.stream(rank)), "{schedule} {shape:?}");
             }
         }
+    }
+}
+
+#[test]
+fn sequence_split_is_sound_and_holds_less() {
+    for shape in shapes() {
+        for n_pieces in 1..=3 {
+            let plan = seq_one_f_one_b(shape, n_pieces).expect("a plan");
+            let checked = check_plan(&plan, Capacity(1)).unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+            for rank in ranks(shape) {
+                let expected = (shape.n_ranks - 1 - rank.0 + n_pieces).min(shape.n_micro_batches * n_pieces);
+                assert_eq!(checked.in_flight(rank), expected, "{shape:?} {n_pieces} rank {rank}");
+            }
+        }
+    }
+}
+
+#[test]
+fn data_parallel_holds_one_micro_batch() {
+    for n_micro_batches in 1..=16 {
+        let checked =
+            check_plan(&data_parallel(n_micro_batches).expect("a plan"), Capacity(0)).expect("sound");
+        assert_eq!((checked.in_flight(PipeRank(0)), checked.n_buffers(PipeRank(0))), (1, 1));
+        assert!(checked.links().is_empty());
     }
 }

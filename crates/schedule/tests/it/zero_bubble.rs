@@ -2,7 +2,8 @@
 
 use brigade_schedule::{
     Action, Capacity, CheckedPlan, Compute, Costs, Effort, LinkCosts, MicroBatch, Placement, Plan, Problem,
-    ScheduleError, Stage, StageCosts, StageModel, Timeline, check_plan, find_plan, replay,
+    ScheduleError, Shape, Stage, StageCosts, StageModel, Timeline, check_plan, find_plan, replay,
+    seq_one_f_one_b,
 };
 use serde_json::Value;
 
@@ -200,4 +201,30 @@ fn v_half_and_v_min_plans() {
 #[test]
 fn searched_v_plans() {
     never_worse("v_auto", v, |case| Some(whole(&case["max_mem"])), 0.03);
+}
+
+/// Sequence-split 1F1B is the reference's order, piece by piece.
+#[test]
+fn sequence_split_orders_are_equal() {
+    for case in Golden::open("zb.json").cases("seq_1f1b") {
+        let n_pieces = number(&case["seq_splits"]);
+        let shape =
+            Shape { n_ranks: number(&case["stages"]), n_micro_batches: number(&case["microbatches"]) };
+        let plan = seq_one_f_one_b(shape, n_pieces).expect("a plan");
+        let rows = (0..).map(Stage).zip(list(&case["order"])).map(|(stage, row)| {
+            let compute = |step: &str| {
+                let at = step.find(|c: char| c.is_ascii_digit()).expect("a number");
+                let (micro_batch, piece) = step[at..].split_once('-').expect("a piece");
+                let number = |text: &str| text.parse::<u32>().expect("a number");
+                let micro_batch = MicroBatch(number(micro_batch) * n_pieces + number(piece));
+                Action::from(match &step[..at] {
+                    "F" => Compute::forward(stage, micro_batch),
+                    "BW" => Compute::backward(stage, micro_batch),
+                    other => panic!("unknown step {other}"),
+                })
+            };
+            text(row).split(' ').map(compute).collect::<Vec<_>>()
+        });
+        assert!(rows.eq(plan.rows().iter().cloned()), "{case}");
+    }
 }
