@@ -1,29 +1,56 @@
 //! Parameters and gradients of a module by name, and the sum of gradients over micro-batches.
 
+use std::collections::BTreeMap;
+
+use brigade_schedule::MicroBatch;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, Gradients, Int, Tensor, TensorData};
 
-/// Adds one micro-batch's gradients of `module` to the sum, parameter by parameter.
+/// The sum of one module's gradients over micro-batches, always added in micro-batch order: that order
+/// decides the last bit, and a schedule may run the backward passes in another one.
 ///
-/// The sum is always `sum + new`, in the order of the calls: that order decides the last bit.
-pub(crate) fn accumulate<M: Module>(sum: &mut GradientsParams, gradients: Gradients, module: &M) {
-    struct Add<'a> {
-        sum: &'a mut GradientsParams,
-        new: GradientsParams,
-    }
-    impl ModuleVisitor for Add<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let Some(new) = self.new.remove::<D>(param.id) else { return };
-            let total = match self.sum.remove::<D>(param.id) {
-                Some(sum) => sum.add(new),
-                None => new,
-            };
-            self.sum.register::<D>(param.id, total);
+/// Gradients that come early are kept until those before them are there.
+#[derive(Debug, Default)]
+pub(crate) struct OrderedSum {
+    next: u32,
+    early: BTreeMap<u32, Option<GradientsParams>>,
+}
+
+impl OrderedSum {
+    /// Takes the gradients of one micro-batch, if it had any, and adds all whose turn it is to `sum`.
+    pub(crate) fn add<M: Module>(
+        &mut self,
+        sum: &mut GradientsParams,
+        module: &M,
+        micro_batch: MicroBatch,
+        gradients: Option<Gradients>,
+    ) {
+        let new = gradients.map(|gradients| GradientsParams::from_grads(gradients, module));
+        self.early.insert(micro_batch.0, new);
+        while let Some(new) = self.early.remove(&self.next) {
+            self.next = self.next.saturating_add(1);
+            if let Some(new) = new {
+                module.visit(&mut Add { sum, new });
+            }
         }
     }
-    let new = GradientsParams::from_grads(gradients, module);
-    module.visit(&mut Add { sum, new });
+}
+
+struct Add<'a> {
+    sum: &'a mut GradientsParams,
+    new: GradientsParams,
+}
+
+impl ModuleVisitor for Add<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(new) = self.new.remove::<D>(param.id) else { return };
+        let total = match self.sum.remove::<D>(param.id) {
+            Some(sum) => sum.add(new),
+            None => new,
+        };
+        self.sum.register::<D>(param.id, total);
+    }
 }
 
 /// Makes every parameter exist now, so that no later clone shares a value that is still to be made.

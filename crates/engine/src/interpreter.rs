@@ -14,7 +14,7 @@ use burn::tensor::Tensor;
 use crossbeam::channel::{Receiver, Sender};
 
 use crate::error::{Cause, Site, StepError, panic_message};
-use crate::gradients::accumulate;
+use crate::gradients::OrderedSum;
 use crate::hub::LinkKey;
 use crate::inject::backward_with;
 use crate::message::{BoundaryTensor, Direction, Message, Tag};
@@ -111,6 +111,7 @@ pub(crate) struct Interpreter<'a> {
     mode: Mode,
     batch: Batch,
     slots: Vec<Slot>,
+    sums: BTreeMap<Stage, OrderedSum>,
     result: RunResult,
 }
 
@@ -143,6 +144,7 @@ impl<'a> Interpreter<'a> {
             mode,
             batch,
             slots,
+            sums: BTreeMap::new(),
             result: RunResult { losses, outputs, gradients: GradientsParams::new(), timing: Timing::start() },
         }
     }
@@ -194,8 +196,10 @@ impl<'a> Interpreter<'a> {
                 self.forward(stage, micro_batch, buffer)
             }
             // Layers whose backward cannot be split do all of it in the first half.
-            Instruction::BackwardPass { stage, buffer, .. }
-            | Instruction::InputGrad { stage, buffer, .. } => self.backward(stage, buffer),
+            Instruction::BackwardPass { stage, micro_batch, buffer }
+            | Instruction::InputGrad { stage, micro_batch, buffer } => {
+                self.backward(stage, micro_batch, buffer)
+            }
             Instruction::HandOverActivation { buffer, to_buffer, .. } => {
                 let message = self.slot(buffer).outgoing.take().expect(PROVED);
                 let here = self.rank.rank();
@@ -348,7 +352,7 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    fn backward(&mut self, stage: Stage, buffer: BufferId) -> Result<(), Cause> {
+    fn backward(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
         let Mode::Train { loss_weight } = self.mode else {
             unreachable!("a plan with backward passes is only run for training")
         };
@@ -375,10 +379,9 @@ impl<'a> Interpreter<'a> {
             .map(|leaf| gradients.as_mut().and_then(|gradients| leaf.take_gradient(gradients)))
             .collect();
         self.slot(buffer).input_gradients = Some(input_gradients);
-        if let Some(gradients) = gradients {
-            let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
-            accumulate(&mut self.result.gradients, gradients, module);
-        }
+        let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
+        let sum = self.sums.entry(stage).or_default();
+        sum.add(&mut self.result.gradients, module, micro_batch, gradients);
         Ok(())
     }
 }

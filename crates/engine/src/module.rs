@@ -352,7 +352,8 @@ fn prove(plan: &Plan) -> Result<CheckedPlan, BuildError> {
     let program = lower(plan)?;
     let least = least_capacity(&program)?;
     let checked = check(program, least)?;
-    let in_flight = checked.placement().ranks().map(|rank| checked.in_flight(rank)).max().unwrap_or(1);
+    let ranks = (0..checked.placement().n_ranks()).map(PipeRank);
+    let in_flight = ranks.map(|rank| checked.in_flight(rank)).max().unwrap_or(1);
     if in_flight <= least.0 {
         Ok(checked)
     } else {

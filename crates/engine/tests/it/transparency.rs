@@ -5,6 +5,7 @@ use std::sync::mpsc;
 
 use brigade_engine::schedule::{Schedule, Shape};
 use brigade_engine::{EngineError, NamedTensor, PipelineEngine, PipelineModule, TrainConfig, World};
+use burn::module::Module;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, TensorData};
@@ -60,15 +61,12 @@ fn unsplit(case: Case) -> Run {
             let mut optimizer = case.make_optimizer();
             let mut run = Run { losses: vec![], evaluations: vec![], gradients: vec![], weights: vec![] };
             let m = case.n_micro_batches;
-            let loss_of = |model: &Unsplit, serial| {
-                let (ids, targets) = tokens(serial, BATCH);
-                cross_entropy(model.forward(ids.autodiff()), targets.autodiff())
-            };
             for step in 0..case.n_steps {
                 let mut accumulator = GradientsAccumulator::new();
                 let mut losses = Vec::new();
                 for i in 0..m {
-                    let loss = loss_of(&model, step * m + i);
+                    let (ids, targets) = tokens(step * m + i, BATCH);
+                    let loss = cross_entropy(model.forward(ids.autodiff()), targets.autodiff());
                     losses.push(f64::from(loss.clone().into_scalar::<f32>()));
                     let gradients = (loss / f64::from(case.m())).backward();
                     accumulator.accumulate(&model, GradientsParams::from_grads(gradients, &model));
@@ -77,7 +75,11 @@ fn unsplit(case: Case) -> Run {
                 run.losses.push(losses.iter().sum::<f64>() / f64::from(case.m()));
                 run.gradients.push(gradient_values(&model, &gradients));
                 model = optimizer.step(LEARNING_RATE, model, gradients);
-                let held_back = (0..m + 1).map(|i| f64::from(loss_of(&model, 50 + i).into_scalar::<f32>()));
+                let frozen = model.valid();
+                let held_back = (0..=m).map(|i| {
+                    let (ids, targets) = tokens(50 + i, BATCH);
+                    f64::from(cross_entropy(frozen.forward(ids), targets).into_scalar::<f32>())
+                });
                 run.evaluations.push(held_back.sum::<f64>() / f64::from(case.m() + 1));
             }
             run.weights = values(&model);
