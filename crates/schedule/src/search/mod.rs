@@ -22,9 +22,12 @@ fn search(model: &Model, effort: Effort) -> Option<Rows> {
     let mut found: Vec<(Rule, Rows)> = Vec::new();
     for chain in 0..=N_CHAINS {
         // The last climb goes on from the best of the others, with as many trials as all of them.
-        let last = chain == N_CHAINS;
-        let start = found.first().filter(|_| last).cloned();
-        let n = if last { n_rules / 2 } else { n_rules / 2 / N_CHAINS };
+        let start = found.first().filter(|_| chain == N_CHAINS).cloned();
+        let n = match chain {
+            0 => (n_rules / 2 / N_CHAINS).max(1),
+            N_CHAINS => n_rules / 2,
+            _ => n_rules / 2 / N_CHAINS,
+        };
         found.extend(climb(model, chain, n, start, &mut numbers));
         found.sort_by(|a, b| a.1.cost_s.total_cmp(&b.1.cost_s));
         if found.first().is_some_and(|(_, rows)| model.is_at_bound(rows.cost_s)) {
@@ -47,11 +50,14 @@ fn search(model: &Model, effort: Effort) -> Option<Rows> {
             best = Some(rows);
         }
         if best.as_ref().is_some_and(|best| model.is_at_bound(best.cost_s)) {
-            break;
+            return best;
         }
     }
-    best
+    best.map(|rows| refine::refine(model, rows, N_LAST * n_moves, &mut numbers))
 }
+
+/// How many times as long as the others the best rows are refined in the end.
+const N_LAST: usize = 3;
 
 /// One climb: rules at first plain or random, or those near `start`; then near the best one.
 fn climb(
@@ -85,4 +91,4 @@ const N_CHAINS: usize = 4;
 
 /// How many results of climbs, and how many seeds, are refined.
 const N_CLIMBED: usize = 2;
-const N_SEEDS: usize = 2;
+const N_SEEDS: usize = 4;

@@ -180,6 +180,16 @@ fn v_shapes(model: &Model) -> Vec<Vec<Vec<Step>>> {
     let mut layouts: Vec<(f64, Layout)> = laid_out.collect();
     layouts.sort_by(|a, b| a.0.total_cmp(&b.0));
     layouts.truncate(N_BLOCKS);
+    // The blocks of V-Min and V-Half are packed in any case: they shrink well.
+    let classic = [
+        ((1, 1, 1, 1), (0, 0, 0)),
+        ((1, 1, 1, 1), (0, 2, 0)),
+        ((2, 1, 2, 1), (0, 0, 1)),
+        ((2, 1, 2, 1), (0, 3, 1)),
+    ];
+    let classic = classic.into_iter().map(|(paces, delays)| Block::new(model.n_ranks, paces, delays));
+    let classic = classic.filter(Block::is_free_of_collisions);
+    layouts.extend(classic.map(|block| (0.0, Layout::new(model, &block))));
     let ways = |(_, plain): (f64, Layout)| {
         let mut packed = plain.clone();
         packed.pack(model, false);

@@ -1,8 +1,9 @@
 //! Every schedule at every small size, against the formulas of the literature.
 
 use brigade_schedule::{
-    Capacity, CheckError, CheckedPlan, Costs, PipeRank, Plan, Schedule, ScheduleError, Shape, StageCosts,
-    Stream, check, check_plan, data_parallel, least_capacity, lower, replay, seq_one_f_one_b,
+    Capacity, CheckError, CheckedPlan, Costs, Effort, PipeRank, Placement, Plan, Problem, Schedule,
+    ScheduleError, Shape, StageCosts, StageModel, Stream, check, check_plan, data_parallel, find_plan,
+    least_capacity, lower, replay, seq_one_f_one_b,
 };
 
 const UNIT: StageCosts = StageCosts {
@@ -206,5 +207,51 @@ fn data_parallel_holds_one_micro_batch() {
             check_plan(&data_parallel(n_micro_batches).expect("a plan"), Capacity(0)).expect("sound");
         assert_eq!((checked.in_flight(PipeRank(0)), checked.n_buffers(PipeRank(0))), (1, 1));
         assert!(checked.links().is_empty());
+    }
+}
+
+/// On a clock on which each pass takes one tick, as in DeepSpeed, 1F1B takes `2(m + p - 1)` ticks.
+#[test]
+fn one_f_one_b_takes_its_ticks() {
+    let tick = StageCosts { input_grad_s: 0.5, weight_grad_s: 0.5, ..UNIT };
+    for shape in shapes() {
+        let plan = checked(Schedule::OneFOneB, shape, Capacity(shape.n_micro_batches));
+        let timeline = replay(&plan, &Costs::uniform(shape.n_ranks, tick)).expect("costs fit");
+        assert_eq!(timeline.makespan_s(), f64::from(2 * (shape.n_micro_batches + shape.n_ranks - 1)));
+    }
+}
+
+/// DualPipeV: `(p-1)(FB + B - 3W)` of a stage's times, where a pair takes as long as its two passes.
+#[test]
+fn dual_pipe_v_has_the_bubble_of_its_formula() {
+    for shape in shapes().filter(|shape| shape.n_micro_batches >= 2 * shape.n_ranks) {
+        let plan = checked(Schedule::DualPipeV, shape, Capacity(2 * shape.n_micro_batches));
+        let timeline = replay(&plan, &Costs::uniform(2 * shape.n_ranks, UNIT)).expect("costs fit");
+        assert_eq!(timeline.bubble_wall_s(), f64::from(2 * (shape.n_ranks - 1)), "{shape:?}");
+        let most = ranks(shape).map(|rank| plan.in_flight(rank)).max();
+        assert!(most <= Some(2 * shape.n_ranks + 1), "{shape:?}");
+    }
+}
+
+/// Within the memory of 1F1B, at times that differ, the search is never above the formula of ZB-H1,
+/// `mT + (p-1)(F + I - W)`.
+#[test]
+fn searched_plans_keep_the_formula_of_zb_h1_at_any_times() {
+    for [forward_s, input_grad_s, weight_grad_s] in [[3.0, 4.0, 2.0], [10.0, 12.0, 9.0], [2.0, 2.0, 1.0]] {
+        for (n_ranks, n_micro_batches) in [(2, 2), (3, 7), (4, 4), (4, 12), (6, 9), (8, 16)] {
+            let placement = Placement::linear(n_ranks).expect("ranks");
+            let stage = StageModel { forward_s, input_grad_s, weight_grad_s, activation: 1, weight_grad: 1 };
+            let problem = Problem {
+                placement,
+                n_micro_batches,
+                stages: placement.ranks().map(|_| stage).collect(),
+                latency_s: 0.0,
+                memory_limits: placement.ranks().map(|_| u64::from(n_ranks)).collect(),
+            };
+            let found = find_plan(&problem, Effort::QUICK).expect("a plan");
+            let work_s = f64::from(n_micro_batches) * (forward_s + input_grad_s + weight_grad_s);
+            let bubble_s = f64::from(n_ranks - 1) * (forward_s + input_grad_s - weight_grad_s);
+            assert!(found.makespan_s <= work_s + bubble_s, "p {n_ranks} m {n_micro_batches}: {found:?}");
+        }
     }
 }
