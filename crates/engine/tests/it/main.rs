@@ -6,6 +6,7 @@ mod data;
 mod faults;
 mod gpt_cli;
 mod parity;
+mod property;
 mod regressions;
 mod support;
 mod transparency;
