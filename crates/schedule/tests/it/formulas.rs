@@ -3,7 +3,7 @@
 use brigade_schedule::{
     Capacity, CheckError, CheckedPlan, Costs, Effort, PipeRank, Placement, Plan, Problem, Schedule,
     ScheduleError, Shape, StageCosts, StageModel, Stream, check, check_plan, data_parallel, find_plan,
-    least_capacity, lower, replay, seq_one_f_one_b,
+    forward_only_on, least_capacity, lower, replay, seq_one_f_one_b,
 };
 
 const UNIT: StageCosts = StageCosts {
@@ -252,6 +252,22 @@ fn searched_plans_keep_the_formula_of_zb_h1_at_any_times() {
             let work_s = f64::from(n_micro_batches) * (forward_s + input_grad_s + weight_grad_s);
             let bubble_s = f64::from(n_ranks - 1) * (forward_s + input_grad_s - weight_grad_s);
             assert!(found.makespan_s <= work_s + bubble_s, "p {n_ranks} m {n_micro_batches}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn forward_only_is_sound_over_any_placement() {
+    for shape in shapes() {
+        let looped = (1..=3).map(|n_virtual| Placement::looped(shape.n_ranks, n_virtual));
+        for placement in looped.chain([Placement::v(shape.n_ranks)]) {
+            let placement = placement.expect("ranks");
+            let plan = forward_only_on(placement, shape.n_micro_batches).expect("a plan");
+            let program = lower(&plan).unwrap_or_else(|error| panic!("{placement} {shape:?}: {error}"));
+            let least =
+                least_capacity(&program).unwrap_or_else(|error| panic!("{placement} {shape:?}: {error}"));
+            let checked = check(program, least).expect("the capacity that was found");
+            assert!(checked.is_forward_only());
         }
     }
 }

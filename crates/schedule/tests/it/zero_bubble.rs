@@ -1,5 +1,7 @@
 //! Plans of the zero-bubble kind against those of the sail-sg implementation, at the same memory limit.
 
+use std::cmp::Ordering;
+
 use brigade_schedule::{
     Action, Capacity, CheckedPlan, Compute, Costs, Effort, LinkCosts, MicroBatch, Placement, Plan, Problem,
     ScheduleError, Shape, Stage, StageCosts, StageModel, Timeline, check_plan, find_plan, replay,
@@ -133,6 +135,7 @@ const EXACT: f64 = 1e-12;
 /// Runs all cases of a list and fails with all that are worse by more than a share of `allowed`.
 fn never_worse(list: &str, placement: fn(u32) -> Placement, limit: fn(&Value) -> Option<u64>, allowed: f64) {
     let mut worse = Vec::new();
+    let (mut n_earlier, mut n_equal, mut n_later) = (0, 0, 0);
     for value in Golden::open("zb.json").cases(list) {
         let case = Case::new(value, placement(number(&value["stages"])));
         if case.reference.is_none() {
@@ -145,6 +148,11 @@ fn never_worse(list: &str, placement: fn(u32) -> Placement, limit: fn(&Value) ->
         if let Some(makespan) = value["sim"]["makespan"].as_f64() {
             assert!((theirs - makespan).abs() <= 1e-9 * makespan, "replay of {value} gives {theirs}");
         }
+        match ours.total_cmp(&theirs) {
+            _ if (ours - theirs).abs() <= EXACT * theirs => n_equal += 1,
+            Ordering::Less => n_earlier += 1,
+            _ => n_later += 1,
+        }
         if ours > theirs * (1.0 + allowed) {
             let keys =
                 ["stages", "microbatches", "f", "b", "w", "comm", "mem_limit", "mem_config", "max_mem"];
@@ -152,7 +160,15 @@ fn never_worse(list: &str, placement: fn(u32) -> Placement, limit: fn(&Value) ->
             worse.push(format!("{}: {ours} above {theirs}", what.join(" ")));
         }
     }
+    report(list, [n_earlier, n_equal, n_later]);
     assert!(worse.is_empty(), "{list}: {} worse\n{}", worse.len(), worse.join("\n"));
+}
+
+#[expect(clippy::print_stdout, reason = "a golden test says how many cases it ran")]
+fn report(list: &str, [n_earlier, n_equal, n_later]: [u32; 3]) {
+    println!(
+        "zb.json {list}: ours ends earlier in {n_earlier} cases, at the same time in {n_equal}, later in {n_later}"
+    );
 }
 
 fn linear(n_ranks: u32) -> Placement {
