@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use brigade_schedule::{
-    Capacity, CheckedPlan, Costs, LinkCosts, PipeRank, Plan, Schedule, Shape, StageCosts, Timeline, check,
-    least_capacity, lower, replay,
+    Auto, AutoFound, Candidate, Capacity, CheckedPlan, Costs, Effort, LinkCosts, PipeRank, Placement, Plan,
+    Schedule, Shape, StageCosts, StageModel, Timeline, auto, check, least_capacity, lower, replay,
 };
 use clap::Parser;
 
@@ -18,6 +18,12 @@ struct Args {
     /// Name of the schedule, with :V for V stages a rank where that is a choice, as in interleaved:2
     #[arg(long, default_value = "1f1b")]
     schedule: Schedule,
+    /// Search the best plan for the costs instead, over one stage a rank and two, dealt out or in a V
+    #[arg(long)]
+    auto: bool,
+    /// With --auto: micro-batches whose activations a rank may hold; as many as there are ranks when left out
+    #[arg(long)]
+    memory: Option<u32>,
     /// Read the plan from a CSV file, one line a rank, instead
     #[arg(long, value_name = "FILE")]
     plan_csv: Option<PathBuf>,
@@ -27,7 +33,7 @@ struct Args {
     /// Micro-batches of a batch
     #[arg(long, default_value_t = 8)]
     micro_batches: u32,
-    /// Times of a stage for one micro-batch: forward, input gradient, weight gradient [, recompute]
+    /// Times of a stage (with --auto: of all stages of a rank) for one micro-batch: forward, input gradient, weight gradient [, recompute]
     #[arg(long, value_delimiter = ',', default_value = "1,1,1")]
     costs: Vec<f64>,
     /// Time of a message from rank to rank
@@ -67,8 +73,22 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<String, Box<dyn Error>> {
+    let [forward_s, input_grad_s, weight_grad_s, ref recompute @ ..] = args.costs[..] else {
+        return Err("--costs needs at least three numbers, as in 1,1,1".into());
+    };
+    let recompute_s = recompute.first().copied().unwrap_or(0.0);
+    let mut stage =
+        StageCosts { forward_s, input_grad_s, weight_grad_s, recompute_s, ..StageCosts::default() };
+    let mut found = String::new();
     let plan = match &args.plan_csv {
         Some(path) => Plan::from_csv(&std::fs::read_to_string(path).map_err(named(path))?)?,
+        None if args.auto => {
+            let best = search(args, &stage)?;
+            let name = best.schedule.map_or("found by search".to_owned(), |schedule| schedule.to_string());
+            found = format!("best plan: {name}, {:.1} % above the lower bound\n", 100.0 * best.gap());
+            stage = shared(&stage, f64::from(best.plan.placement().stages_per_rank()));
+            best.plan
+        }
         None => args.schedule.plan(Shape { n_ranks: args.ranks, n_micro_batches: args.micro_batches })?,
     };
     let program = lower(&plan)?;
@@ -76,21 +96,53 @@ fn run(args: &Args) -> Result<String, Box<dyn Error>> {
     let ample = plan.n_micro_batches().saturating_mul(plan.placement().stages_per_rank());
     let capacity = Capacity(args.capacity.unwrap_or(ample.max(least.0)));
     let checked = check(program, capacity)?;
-    let [forward_s, input_grad_s, weight_grad_s, ref recompute @ ..] = args.costs[..] else {
-        return Err("--costs needs at least three numbers, as in 1,1,1".into());
-    };
-    let recompute_s = recompute.first().copied().unwrap_or(0.0);
-    let stage = StageCosts { forward_s, input_grad_s, weight_grad_s, recompute_s, ..StageCosts::default() };
     let mut costs = Costs::uniform(plan.placement().n_stages(), stage);
     costs.link = LinkCosts { latency_s: args.latency, bytes_per_s: None };
     let timeline = replay(&checked, &costs)?;
     write(args.svg.as_deref(), || timeline.to_svg())?;
     write(args.trace.as_deref(), || timeline.to_chrome_trace())?;
     write(args.csv.as_deref(), || plan.to_csv())?;
-    let shown = timeline.to_text() + &summary(&checked, least, &timeline);
+    let shown = timeline.to_text() + &found + &summary(&checked, least, &timeline);
     let busiest = timeline.ranks().iter().map(|rank| rank.busy_s).fold(0.0, f64::max);
     assert!(timeline.makespan_s() >= busiest, "no rank is busy for longer than the whole takes");
     Ok(shown)
+}
+
+/// The best plan over one stage a rank and two, at the same memory.
+fn search(args: &Args, rank: &StageCosts) -> Result<AutoFound, Box<dyn Error>> {
+    let p = args.ranks;
+    let placements = [Placement::linear(p)?, Placement::looped(p, 2)?, Placement::v(p)?];
+    let candidate = |placement: Placement| {
+        let n_virtual = placement.stages_per_rank();
+        let costs = shared(rank, f64::from(n_virtual));
+        let model = StageModel {
+            forward_s: costs.forward_s,
+            input_grad_s: costs.input_grad_s + costs.recompute_s,
+            weight_grad_s: costs.weight_grad_s,
+            activation: u64::from(2 / n_virtual),
+            weight_grad: u64::from(2 / n_virtual),
+        };
+        Candidate { placement, stages: placement.ranks().map(|_| model).collect() }
+    };
+    let limit = 2 * u64::from(args.memory.unwrap_or(p));
+    let problem = Auto {
+        n_micro_batches: args.micro_batches,
+        latency_s: args.latency,
+        memory_limits: placements[0].ranks().map(|_| limit).collect(),
+        candidates: placements.into_iter().map(candidate).collect(),
+    };
+    Ok(auto(&problem, Effort::THOROUGH)?)
+}
+
+/// The costs of one of `n_virtual` equal stages of a rank.
+fn shared(rank: &StageCosts, n_virtual: f64) -> StageCosts {
+    StageCosts {
+        forward_s: rank.forward_s / n_virtual,
+        input_grad_s: rank.input_grad_s / n_virtual,
+        weight_grad_s: rank.weight_grad_s / n_virtual,
+        recompute_s: rank.recompute_s / n_virtual,
+        ..*rank
+    }
 }
 
 fn summary(checked: &CheckedPlan, least: Capacity, timeline: &Timeline) -> String {
