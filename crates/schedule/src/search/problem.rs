@@ -113,7 +113,8 @@ pub(crate) fn find(problem: &Problem, effort: Effort, goal: Goal) -> Result<Foun
     };
     let model = Model::new(problem, span_weight)?;
     // A rule that lets the oldest micro-batch go first always gets to the end: see `Dispatch::fits`.
-    let Rows { rows, .. } = search(&model, effort).ok_or(ScheduleError::Problem { what: "rows" })?;
+    let Rows { rows, .. } = search(&model, effort)
+        .ok_or(ScheduleError::Problem { what: "the search to end, which is a bug of it" })?;
     let makespan_s = model.makespan_s(&rows).unwrap_or(f64::INFINITY);
     let cells = |row: &Vec<Step>| row.iter().map(|step| Action::from(step.compute())).collect();
     let plan = Plan::new(model.placement, problem.n_micro_batches, rows.iter().map(cells).collect())?;
