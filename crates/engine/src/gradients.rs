@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use brigade_schedule::MicroBatch;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{Bool, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Int, Tensor, TensorData};
 
 /// The sum of one module's gradients over micro-batches, always added in micro-batch order: that order
 /// decides the last bit, and a schedule may run the backward passes in another one.
@@ -24,10 +24,9 @@ impl OrderedSum {
         sum: &mut GradientsParams,
         module: &M,
         micro_batch: MicroBatch,
-        gradients: Option<Gradients>,
+        gradients: Option<GradientsParams>,
     ) {
-        let new = gradients.map(|gradients| GradientsParams::from_grads(gradients, module));
-        self.early.insert(micro_batch.0, new);
+        self.early.insert(micro_batch.0, gradients);
         while let Some(new) = self.early.remove(&self.next) {
             self.next = self.next.saturating_add(1);
             if let Some(new) = new {

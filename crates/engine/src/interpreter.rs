@@ -19,6 +19,7 @@ use crate::hub::LinkKey;
 use crate::inject::backward_with;
 use crate::message::{BoundaryTensor, Direction, Message, Tag};
 use crate::module::LossFn;
+use crate::split::Deferred;
 use crate::stage::RankModule;
 use crate::tensor::{AnyTensor, LeafRole};
 use crate::timing::Timing;
@@ -29,6 +30,8 @@ pub(crate) struct Route {
     pub(crate) plan: Arc<CheckedPlan>,
     pipe_rank: PipeRank,
     ranks: Vec<Rank>,
+    /// Whether backward passes of this rank come in two halves.
+    splits: bool,
     senders: BTreeMap<PipeRank, Sender<Message>>,
     receivers: BTreeMap<PipeRank, Receiver<Message>>,
 }
@@ -54,7 +57,9 @@ impl Route {
                 receivers.insert(from, rank.hub().receiver(key, capacity)?);
             }
         }
-        Ok(Self { plan, pipe_rank, ranks, senders, receivers })
+        let is_half = |instruction: &Instruction| matches!(instruction, Instruction::InputGrad { .. });
+        let splits = plan.instructions(pipe_rank).iter().any(is_half);
+        Ok(Self { plan, pipe_rank, ranks, splits, senders, receivers })
     }
 }
 
@@ -89,6 +94,10 @@ struct Slot {
     outgoing: Option<Message>,
     output_gradients: Option<Vec<Option<AnyTensor>>>,
     input_gradients: Option<Vec<Option<AnyTensor>>>,
+    /// Weight gradients that wait, where the plan splits backward passes.
+    deferred: Option<Deferred>,
+    /// What the first half of a split backward pass gave for the parameters.
+    first_half: Option<GradientsParams>,
 }
 
 /// What a run leaves behind on one rank.
@@ -195,10 +204,13 @@ impl<'a> Interpreter<'a> {
             Instruction::ForwardPass { stage, micro_batch, buffer } => {
                 self.forward(stage, micro_batch, buffer)
             }
-            // Layers whose backward cannot be split do all of it in the first half.
-            Instruction::BackwardPass { stage, micro_batch, buffer }
-            | Instruction::InputGrad { stage, micro_batch, buffer } => {
-                self.backward(stage, micro_batch, buffer)
+            Instruction::BackwardPass { stage, micro_batch, buffer } => {
+                self.backward(stage, buffer)?;
+                self.weight_grad(stage, micro_batch, buffer)
+            }
+            Instruction::InputGrad { stage, buffer, .. } => self.backward(stage, buffer),
+            Instruction::WeightGrad { stage, micro_batch, buffer } => {
+                self.weight_grad(stage, micro_batch, buffer)
             }
             Instruction::HandOverActivation { buffer, to_buffer, .. } => {
                 let message = self.slot(buffer).outgoing.take().expect(PROVED);
@@ -210,8 +222,7 @@ impl<'a> Interpreter<'a> {
                 let here = self.rank.rank();
                 self.fill_gradients(here, to_buffer, message)
             }
-            // The second half of a backward that was done whole, and the end of the batch, which the
-            // engine does when all micro-batches are through.
+            // The end of the batch, which the engine does when all micro-batches are through.
             _ => Ok(()),
         }
     }
@@ -321,7 +332,13 @@ impl<'a> Interpreter<'a> {
     fn forward(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
         let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
         let input = self.slot(buffer).input.take().expect(PROVED);
-        let output = module.forward(input)?;
+        let output = if self.route.splits && self.is_training() {
+            let deferred = Deferred::default();
+            self.slot(buffer).deferred = Some(deferred.clone());
+            deferred.during(|| module.forward(input))?
+        } else {
+            module.forward(input)?
+        };
         let tag = Tag { stage, micro_batch, direction: Direction::Forward };
         if stage.0.saturating_add(1) < self.route.plan.placement().n_stages() {
             let (message, outputs) = Message::activations(tag, output);
@@ -352,7 +369,7 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    fn backward(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
+    fn backward(&mut self, stage: Stage, buffer: BufferId) -> Result<(), Cause> {
         let Mode::Train { loss_weight } = self.mode else {
             unreachable!("a plan with backward passes is only run for training")
         };
@@ -379,6 +396,21 @@ impl<'a> Interpreter<'a> {
             .map(|leaf| gradients.as_mut().and_then(|gradients| leaf.take_gradient(gradients)))
             .collect();
         self.slot(buffer).input_gradients = Some(input_gradients);
+        let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
+        let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module));
+        self.slot(buffer).first_half = gradients;
+        Ok(())
+    }
+
+    /// Computes the weight gradients that wait, if any do, and adds the micro-batch to the sum.
+    fn weight_grad(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
+        let slot = self.slot(buffer);
+        let mut gradients = slot.first_half.take();
+        if let (Some(deferred), Some(gradients)) = (slot.deferred.take(), &mut gradients) {
+            catch_unwind(AssertUnwindSafe(|| deferred.settle(gradients))).map_err(|payload| {
+                Cause::Panicked { what: "the backward pass", message: panic_message(payload.as_ref()) }
+            })?;
+        }
         let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
         let sum = self.sums.entry(stage).or_default();
         sum.add(&mut self.result.gradients, module, micro_batch, gradients);

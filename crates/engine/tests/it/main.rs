@@ -8,5 +8,6 @@ mod gpt_cli;
 mod parity;
 mod property;
 mod regressions;
+mod split;
 mod support;
 mod transparency;

@@ -1,5 +1,6 @@
 //! Small models with weights from a formula, so that no test depends on random numbers.
 
+use brigade_engine::nn::Linear as SplitLinear;
 use brigade_engine::schedule::{Plan, ScheduleError, Shape, gpipe, one_f_one_b};
 use brigade_engine::{Layer, Layers, NamedTensor};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -69,8 +70,8 @@ impl Layer for Embed {
 pub(crate) struct Block {
     norm: LayerNorm,
     attention: MultiHeadAttention,
-    up: Linear,
-    down: Linear,
+    up: SplitLinear,
+    down: SplitLinear,
 }
 
 impl Block {
@@ -78,8 +79,8 @@ impl Block {
         let block = Self {
             norm: LayerNormConfig::new(WIDTH).init(device),
             attention: MultiHeadAttentionConfig::new(WIDTH, 2).with_dropout(0.0).init(device),
-            up: LinearConfig::new(WIDTH, 2 * WIDTH).init(device),
-            down: LinearConfig::new(2 * WIDTH, WIDTH).init(device),
+            up: SplitLinear::new(&LinearConfig::new(WIDTH, 2 * WIDTH), device),
+            down: SplitLinear::new(&LinearConfig::new(2 * WIDTH, WIDTH), device),
         };
         formula(block, 1 + index)
     }
