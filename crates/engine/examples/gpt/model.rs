@@ -1,9 +1,10 @@
 //! The model as a list of layers: embedding, blocks, head.
 
+use brigade_engine::nn::Linear;
 use brigade_engine::{Layer, Layers};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, LinearConfig};
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Device, Int, Tensor};
 
@@ -85,7 +86,7 @@ impl Block {
         let n_sums = u32::try_from(config.n_blocks).map_or(1.0, |n| f64::from(2 * n));
         let residual = 0.02 / n_sums.sqrt();
         let linear = |from, to, std| {
-            LinearConfig::new(from, to).with_bias(false).with_initializer(normal(std)).init(device)
+            Linear::new(&LinearConfig::new(from, to).with_bias(false).with_initializer(normal(std)), device)
         };
         Self {
             norm_attention: LayerNormConfig::new(width).init(device),
@@ -136,11 +137,9 @@ struct Head {
 
 impl Head {
     fn new(config: &ModelConfig, device: &Device) -> Self {
-        let out = LinearConfig::new(config.width, config.n_symbols).with_bias(false);
-        Self {
-            norm: LayerNormConfig::new(config.width).init(device),
-            out: out.with_initializer(normal(0.02)).init(device),
-        }
+        let out =
+            LinearConfig::new(config.width, config.n_symbols).with_bias(false).with_initializer(normal(0.02));
+        Self { norm: LayerNormConfig::new(config.width).init(device), out: Linear::new(&out, device) }
     }
 }
 

@@ -1,24 +1,25 @@
 //! ZB-H1: split backward passes within the memory of 1F1B.
 
-use brigade_topology::Placement;
+use brigade_topology::{Placement, Stage};
 
-use super::zero_bubble::at_equal_times;
+use crate::action::{Action, Compute, ComputeKind, MicroBatch};
 use crate::error::ScheduleError;
 use crate::plan::Plan;
-use crate::search::Goal;
 use crate::shape::Shape;
 
 /// Makes a ZB-H1 plan: backward passes are split, and weight gradients fill what 1F1B leaves idle, with at most
 /// `min(p, m)` micro-batches in flight on any rank, the peak of 1F1B.
 ///
-/// With times F, I, W and `m >= p` the bubble is `(p-1)(F+I-W)`, a third of that of 1F1B when they are equal.
+/// Rank r warms up as 1F1B does and takes each weight gradient r micro-batches after its input gradient, so
+/// that the gradients go upstream first. With times F, I, W, where W is at most I, and `m >= p` the bubble is
+/// `(p-1)(F+I-W)`: a third of that of 1F1B when they are equal.
 ///
 /// # Errors
 /// [`ScheduleError`] for no rank, no micro-batch, or a plan above the size limit.
 ///
 /// # Source
-/// Qi et al., "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241), section 2.2; the order comes from the search
-/// of [`crate::find_plan`] at F = I = W.
+/// Qi et al., "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241), section 2.2; the
+/// rows are our own closed form.
 ///
 /// # Examples
 /// ```
@@ -29,7 +30,27 @@ use crate::shape::Shape;
 /// # Ok::<(), brigade_schedule::ScheduleError>(())
 /// ```
 pub fn zb_h1(shape: Shape) -> Result<Plan, ScheduleError> {
+    late_weight_grads(shape, 1)
+}
+
+/// Rows of 1F1B with `reach` times its warm-up, whose weight gradients come `reach` micro-batches a rank late.
+pub(super) fn late_weight_grads(shape: Shape, reach: u32) -> Result<Plan, ScheduleError> {
     shape.admit(1, 3)?;
-    let n_in_flight = shape.n_ranks.min(shape.n_micro_batches);
-    at_equal_times(Placement::linear(shape.n_ranks)?, shape.n_micro_batches, n_in_flight, Goal::Makespan)
+    let Shape { n_ranks, n_micro_batches: m } = shape;
+    let row = |rank: u32| {
+        let action =
+            |kind, mb| Action::from(Compute { kind, stage: Stage(rank), micro_batch: MicroBatch(mb) });
+        let n_warm_up = reach.saturating_mul(n_ranks - 1 - rank).min(m);
+        let late = reach.saturating_mul(rank);
+        let mut row: Vec<Action> = (0..n_warm_up).map(|mb| action(ComputeKind::Forward, mb)).collect();
+        for mb in 0..m {
+            let ahead = n_warm_up.saturating_add(mb);
+            row.extend((ahead < m).then(|| action(ComputeKind::Forward, ahead)));
+            row.push(action(ComputeKind::InputGrad, mb));
+            row.extend(mb.checked_sub(late).map(|mb| action(ComputeKind::WeightGrad, mb)));
+        }
+        row.extend((m.saturating_sub(late)..m).map(|mb| action(ComputeKind::WeightGrad, mb)));
+        row
+    };
+    Ok(Plan::new(Placement::linear(n_ranks)?, m, (0..n_ranks).map(row).collect())?)
 }

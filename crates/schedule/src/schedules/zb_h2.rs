@@ -1,11 +1,8 @@
 //! ZB-H2: split backward passes with about twice the memory of 1F1B.
 
-use brigade_topology::Placement;
-
-use super::zero_bubble::at_equal_times;
+use super::zb_h1::late_weight_grads;
 use crate::error::ScheduleError;
 use crate::plan::Plan;
-use crate::search::Goal;
 use crate::shape::Shape;
 
 /// Makes a ZB-H2 plan: backward passes are split, and up to `2p - 1` micro-batches are in flight on a rank, so
@@ -18,8 +15,8 @@ use crate::shape::Shape;
 /// [`ScheduleError`] for no rank, no micro-batch, or a plan above the size limit.
 ///
 /// # Source
-/// Qi et al., "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241), section 2.2; the order comes from the search
-/// of [`crate::find_plan`] at F = I = W.
+/// Qi et al., "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241), section 2.2; the
+/// rows are our own closed form.
 ///
 /// # Examples
 /// ```
@@ -30,8 +27,5 @@ use crate::shape::Shape;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn zb_h2(shape: Shape) -> Result<Plan, ScheduleError> {
-    shape.admit(1, 3)?;
-    let n_in_flight = (2 * shape.n_ranks - 1).min(shape.n_micro_batches);
-    let placement = Placement::linear(shape.n_ranks)?;
-    at_equal_times(placement, shape.n_micro_batches, n_in_flight, Goal::MakespanThenSpan)
+    late_weight_grads(shape, 2)
 }

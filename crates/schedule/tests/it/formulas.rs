@@ -150,6 +150,22 @@ fn zero_bubble_schedules_keep_their_promise() {
     }
 }
 
+/// The rows of ZB-H1 do not hang on equal times: its bubble is `(p-1)(F+I-W)` wherever W is at most I.
+#[test]
+fn zb_h1_keeps_its_formula_at_other_times() {
+    for shape in shapes().filter(|shape| shape.n_micro_batches >= shape.n_ranks) {
+        let plan = checked(Schedule::ZbH1, shape, Capacity(2 * shape.n_micro_batches));
+        for (forward_s, input_grad_s, weight_grad_s) in
+            [(10.0, 14.0, 5.0), (10.0, 12.0, 8.0), (8.0, 14.0, 3.0)]
+        {
+            let stage = StageCosts { forward_s, input_grad_s, weight_grad_s, ..StageCosts::default() };
+            let timeline = replay(&plan, &Costs::uniform(shape.n_ranks, stage)).expect("costs fit");
+            let expected = f64::from(shape.n_ranks - 1) * (forward_s + input_grad_s - weight_grad_s);
+            assert_eq!(timeline.bubble_wall_s(), expected, "{shape:?}");
+        }
+    }
+}
+
 #[test]
 fn zero_bubble_schedules_keep_to_their_memory() {
     for shape in shapes() {
