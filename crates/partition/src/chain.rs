@@ -72,7 +72,11 @@ impl<'a, S: Sum> Chain<'a, S> {
             match self.boundaries(middle, heaviest, &mut reach) {
                 Some(found) => (low, step) = (self.lightest(&found), None),
                 // The lightest stage is a stage, so none of the weights between these two.
-                None => (high, step) = (reach.below, step.map(|step| step + step)),
+                // A step beyond what is left is never made again, and would not fit when doubled.
+                None => {
+                    step = step.filter(|&step| step < high - low).map(|step| step + step);
+                    high = reach.below;
+                }
             }
         }
         self.boundaries(low, heaviest, &mut reach).unwrap_or_else(|| {

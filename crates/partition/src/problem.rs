@@ -80,6 +80,12 @@ impl Problem {
         self.stages[stage].rate * (self.work[end] - self.work[start])
     }
 
+    /// Returns the most that a stage can pay for sending at its two ends.
+    pub(crate) fn dearest_sending(&self, stage: usize) -> u128 {
+        let (before, behind) = self.stages[stage].send;
+        (before + behind) * self.cut.iter().copied().max().unwrap_or(0)
+    }
+
     /// Returns the cost of a stage between two places.
     pub(crate) fn cost(&self, stage: usize, start: usize, end: usize) -> u128 {
         let (before, behind) = self.stages[stage].send;

@@ -130,13 +130,8 @@ impl Search<'_> {
 
     /// Returns the places at which a stage may end by its work and its memory, which grow with it.
     fn ends(&self, stage: usize, start: usize, window: Window) -> std::ops::Range<usize> {
-        let problem = self.problem;
-        let least = usize::from(!problem.allow_empty);
-        let (lowest, highest) = problem.bounds[stage + 1];
-        let first = lowest.max(start + least);
-        let within = |&end: &usize| {
-            problem.work_cost(stage, start, end) <= window.maximum && problem.fits(stage, start, end)
-        };
+        let (first, highest) = self.allowed(stage, start);
+        let within = |&end: &usize| self.has_room(stage, start, end, window);
         // Both conditions hold up to some place and no further.
         let mut beyond = first;
         let mut step = 1;
@@ -153,6 +148,19 @@ impl Search<'_> {
         first..known
     }
 
+    /// Returns the first and the last place where a stage may end, by pins and emptiness alone.
+    fn allowed(&self, stage: usize, start: usize) -> (usize, usize) {
+        let least = usize::from(!self.problem.allow_empty);
+        let (lowest, highest) = self.problem.bounds[stage + 1];
+        (lowest.max(start + least), highest)
+    }
+
+    /// Tells whether the work between two places is within the maximum and their memory within the limit.
+    fn has_room(&self, stage: usize, start: usize, end: usize, window: Window) -> bool {
+        let problem = self.problem;
+        problem.work_cost(stage, start, end) <= window.maximum && problem.fits(stage, start, end)
+    }
+
     /// Tells whether the cost of a stage lies in a window. An empty stage may cost anything up to the
     /// maximum.
     fn accepts(&self, stage: usize, start: usize, end: usize, window: Window) -> bool {
@@ -161,15 +169,38 @@ impl Search<'_> {
     }
 
     fn fill(&mut self, window: Window) {
-        let n_places = self.problem.n_places();
+        let problem = self.problem;
+        let n_places = problem.n_places();
         self.empties.fill(NEVER);
-        let n_stages = self.problem.n_stages();
+        let n_stages = problem.n_stages();
         self.empties[n_stages * n_places + n_places - 1] = 0;
+        let mut open = vec![n_places; n_places + 1];
         for stage in (0..n_stages).rev() {
-            let (lowest, highest) = self.problem.bounds[stage];
+            // For each place the first one from there on from which the end is reached.
+            for place in (0..n_places).rev() {
+                open[place] = if self.entry(stage + 1, place) == NEVER { open[place + 1] } else { place };
+            }
+            let (lowest, highest) = problem.bounds[stage];
+            // Both ends of what a stage may hold only move right with its start, as the work between two
+            // places shrinks: stages up to `light` are too light whatever they send.
+            let (mut light, mut beyond) = (0, 0);
+            let sending = problem.dearest_sending(stage);
             for start in lowest..=highest {
+                let (first, last) = self.allowed(stage, start);
+                beyond = beyond.max(first);
+                while beyond <= last && self.has_room(stage, start, beyond, window) {
+                    beyond += 1;
+                }
+                light = light.max(first.max(start + 1));
+                while light < beyond && problem.work_cost(stage, start, light) + sending < window.minimum {
+                    light += 1;
+                }
                 let mut best = NEVER;
-                for end in self.ends(stage, start, window) {
+                let empty = (first == start && start < beyond).then_some(start);
+                let filled = std::iter::successors(Some(open[light.min(n_places)]), |&end| {
+                    (end < n_places).then(|| open[end + 1])
+                });
+                for end in empty.into_iter().chain(filled.take_while(|&end| end < beyond)) {
                     let rest = self.entry(stage + 1, end);
                     let n_empty = rest.saturating_add(u32::from(start == end));
                     if n_empty < best && self.accepts(stage, start, end, window) {

@@ -177,3 +177,14 @@ fn a_million_stages_of_nothing_are_cut() {
     let cuts = balanced(&ends, 100_000).unwrap();
     assert_eq!(cuts.stage(0).len(), 200_001);
 }
+
+/// Doubling the step down from the mean once overflowed, where one layer outweighs all others by nearly
+/// 2^62.
+#[test]
+fn one_layer_near_the_largest_sum_of_64_bits() {
+    let heavy = (1_u64 << 62) - 10;
+    let cuts = balanced(&[0, 2, 1, heavy, 0], 4).unwrap();
+    assert_eq!(cuts.boundaries(), [0, 2, 3, 4, 5]);
+    let cuts = balanced(&[0, 1, 2, 1_u64 << 61, 0, 0], 5).unwrap();
+    assert_eq!(heaviest(&cuts, &[0, 1, 2, 1 << 61, 0, 0]), 1 << 61);
+}

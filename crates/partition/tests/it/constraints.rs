@@ -316,3 +316,14 @@ fn speeds_may_be_any_finite_ratio() {
     assert!(matches!(cut(vec![1.0, f64::NAN]), Err(PartitionError::Speed { rank: 1, .. })));
     assert!(matches!(cut(vec![0.0, 1.0]), Err(PartitionError::Speed { rank: 0, .. })));
 }
+
+/// A long list on unequal devices once looked at every pair of places for every stage and took hours.
+#[test]
+fn long_lists_on_unequal_devices_end_soon() {
+    let layers: Vec<LayerInfo> = (0..20_000).map(|layer| measured((1 + layer % 97, 0, 0, 0))).collect();
+    let speeds: Vec<f64> = (0..4).map(|rank| [1.0, 2.0][rank % 2]).collect();
+    let options = Options { speeds, ..Options::default() };
+    let cuts = partition(&PartitionMethod::Profile, &layers, 4, &options).unwrap();
+    let report = Report::of(&PartitionMethod::Profile, &layers, &cuts, &options).unwrap();
+    assert!(report.imbalance < 1.001, "{report}");
+}

@@ -55,12 +55,15 @@ fn balanced_cuts() {
         let Ok(n_stages) = usize::try_from(case.parts) else { continue };
         match Written::read(&case.weights) {
             Written::Whole(weights) => {
-                check_balanced(&case, &weights, n_stages, |sum, text| text.parse() == Ok(sum))
+                check_balanced(&case, &weights, &weights, n_stages, |sum, text| text.parse() == Ok(sum));
             }
-            Written::Real(weights) => check_balanced(&case, &weights, n_stages, |sum: f64, text| {
-                // Ours are summed from left to right here, theirs exactly.
-                (sum - text.parse::<f64>().unwrap()).abs() <= 1e-15 * sum
-            }),
+            Written::Real(weights) => {
+                let (exact, unit) = exact(&weights);
+                check_balanced(&case, &weights, &exact, n_stages, |sum, text| {
+                    let sum = real(sum) * unit;
+                    (sum - text.parse::<f64>().unwrap()).abs() <= 1e-15 * sum
+                });
+            }
             Written::Negative => {
                 let weights: Vec<f64> =
                     case.weights.iter().map(|weight| weight.get().parse().unwrap()).collect();
@@ -77,10 +80,28 @@ fn balanced_cuts() {
     }
 }
 
-fn check_balanced<W>(case: &Balanced, weights: &[W], n_stages: usize, equal: impl Fn(W, &str) -> bool)
-where
-    W: Weight + PartialOrd + std::iter::Sum<W> + std::ops::Sub<Output = W>,
-{
+/// Returns floats as whole numbers of a unit, and the unit: what is compared must not be rounded.
+fn exact(weights: &[f64]) -> (Vec<u128>, f64) {
+    let largest = weights.iter().copied().fold(0.0, f64::max);
+    let mut scale = 1.0_f64;
+    while weights.iter().any(|weight| (weight * scale).fract() != 0.0) && largest * scale < 80_f64.exp2() {
+        scale *= 2.0;
+    }
+    (weights.iter().map(|weight| format!("{:.0}", weight * scale).parse().unwrap()).collect(), 1.0 / scale)
+}
+
+fn real(whole: u128) -> f64 {
+    whole.to_string().parse().unwrap()
+}
+
+/// Checks a case whose weights are `exact` in one unit.
+fn check_balanced<W: Weight>(
+    case: &Balanced,
+    weights: &[W],
+    exact: &[u128],
+    n_stages: usize,
+    equal: impl Fn(u128, &str) -> bool,
+) {
     let upstream = deepspeed::balanced(weights, n_stages);
     let Some(expected) = case.result.as_array() else {
         assert!(upstream.is_err());
@@ -101,9 +122,8 @@ where
         }
     };
     let extremes = |cuts: &[usize]| {
-        let sums = || cuts.windows(2).map(|ends| weights[ends[0]..ends[1]].iter().copied().sum::<W>());
-        let most = sums().reduce(|one, other| if other > one { other } else { one }).unwrap();
-        let least = sums().reduce(|one, other| if other < one { other } else { one }).unwrap();
+        let sums = || cuts.windows(2).map(|ends| exact[ends[0]..ends[1]].iter().sum::<u128>());
+        let (most, least) = (sums().max().unwrap(), sums().min().unwrap());
         (most, least)
     };
     let ((most, least), (upstream_most, upstream_least)) = (extremes(ours.boundaries()), extremes(&expected));
