@@ -156,7 +156,12 @@ fn enter<'a>(
     index: usize,
     path: &'a str,
 ) -> Result<(), DecodeTextError> {
-    let (parent, item) = path.rsplit_once('.').unwrap_or(("", path));
+    let (parent, item) = match path.rsplit_once('.') {
+        // Only the top has an empty path, and its items have no dot before them.
+        Some(("", _)) => return Err(DecodeTextError::Path { index }),
+        Some(parts) => parts,
+        None => ("", path),
+    };
     // The top is an item of nothing, and its own path is empty like that of no other container.
     while open.last().is_some_and(|container| container.path != parent) {
         open.pop();

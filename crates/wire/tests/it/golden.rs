@@ -154,7 +154,7 @@ fn unwrapped(tensor: &Json, code: u64) -> Leaf<Json> {
         (0, _) => Leaf::Tensor(tensor.clone()),
         (2, _) => Leaf::None,
         (_, "bool") => Leaf::Bool(tensor["data"][0].as_bool().unwrap()),
-        (_, "f32") => Leaf::F64(float(&tensor["data"][0])),
+        (_, dtype) if dtype.contains('f') => Leaf::F64(float(&tensor["data"][0])),
         _ => Leaf::I64(tensor["data"][0].as_i64().unwrap()),
     }
 }

@@ -99,7 +99,16 @@ fn texts_that_are_none() {
     assert_eq!(extended("v1,3|1,0"), DecodeTextError::Order { index: 1 });
     assert_eq!(extended("v1,3|0,0|2,0"), DecodeTextError::Order { index: 2 });
     assert_eq!(extended("v1,3|0,3|1,3|0.0,0"), DecodeTextError::Parent { index: 3 });
-    for text in ["v1,3|$k,0", "v1,5|0,0", "v1,5|,0", "v1,5|#,0", "v1,5|#+1,0", "v1,5|#01,0", "v1,5|+-1,0"] {
+    for text in [
+        "v1,3|$k,0",
+        "v1,5|0,0",
+        "v1,5|,0",
+        "v1,5|#,0",
+        "v1,5|#+1,0",
+        "v1,5|#01,0",
+        "v1,5|+-1,0",
+        "v1,3|.0,0",
+    ] {
         assert_eq!(extended(text), DecodeTextError::Path { index: 1 }, "{text}");
     }
     for text in [
