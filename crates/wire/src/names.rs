@@ -14,18 +14,32 @@ pub struct TensorText {
 /// A float as Python prints it: the shortest digits that give it back, `1e+300`, `inf`, `nan`.
 pub(crate) fn float_repr<F>(value: F) -> String
 where
-    F: Copy + Into<f64> + std::fmt::Display + std::fmt::LowerExp,
+    F: Copy + Into<f64> + PartialEq + std::str::FromStr + std::fmt::Display + std::fmt::LowerExp,
 {
     let wide: f64 = value.into();
     if !wide.is_finite() {
         return wide.to_string().to_lowercase();
     }
-    let scientific = format!("{value:e}");
+    let shortest = format!("{value:e}");
+    // Of two shortest forms that are equally near, Python takes the even one and Rust the larger.
+    let n_decimals = shortest
+        .bytes()
+        .take_while(|&byte| byte != b'e')
+        .filter(u8::is_ascii_digit)
+        .count()
+        .saturating_sub(1);
+    let even = format!("{value:.n_decimals$e}");
+    let is_same = even.parse::<F>().is_ok_and(|parsed| parsed == value);
+    let scientific = if is_same { even } else { shortest };
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     match exponent.parse::<i32>() {
         Ok(exponent) if !(-4..16).contains(&exponent) => {
             let sign = if exponent < 0 { '-' } else { '+' };
             format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+        }
+        Ok(exponent) if is_same => {
+            let n_decimals = i32::try_from(n_decimals).unwrap_or(i32::MAX).saturating_sub(exponent);
+            format!("{value:.*}", usize::try_from(n_decimals).unwrap_or(0).max(1))
         }
         _ => {
             let plain = value.to_string();

@@ -168,3 +168,24 @@ fn conversions_build_what_they_say() {
     let error = Tree::<()>::from([1_i64, 2]).into_array::<3>().unwrap_err();
     assert_eq!(error, ConvertError::Length { expected: 3, actual: 2 });
 }
+
+/// Python prints 711741867502121.25 with the even one of the two nearest digits, Rust with the larger.
+#[test]
+fn floats_are_printed_as_python_prints_them() {
+    for (value, text) in [
+        (711_741_867_502_121.2, "711741867502121.2"),
+        (2_251_799_813_685_248.5, "2251799813685248.5"),
+        (-0.0, "-0.0"),
+        (100.0, "100.0"),
+        (1e15, "1000000000000000.0"),
+        (1e16, "1e+16"),
+        (1e-5, "1e-05"),
+        (5e-324, "5e-324"),
+        (f64::MAX, "1.7976931348623157e+308"),
+    ] {
+        let printed = brigade_wire::nested_list_string(&brigade_wire::Tree::<()>::F64(value), |()| {
+            brigade_wire::TensorText::default()
+        });
+        assert_eq!(printed, text);
+    }
+}
