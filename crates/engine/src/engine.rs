@@ -88,6 +88,8 @@ pub struct PipelineEngine<I, O, T> {
     training: Route,
     evaluations: BTreeMap<u32, Route>,
     observer: Option<GradientObserver>,
+    /// What every rank must have in common, compared at each call.
+    identity: String,
 }
 
 impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
@@ -103,6 +105,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
     ) -> Result<Self, EngineError> {
         check_learning_rate(config.learning_rate)?;
         let training = module.route(Arc::clone(&module.training))?;
+        let identity = format!("engine {}, {}", training.serial, module.identity());
         Ok(Self {
             module,
             optimizer,
@@ -111,6 +114,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             training,
             evaluations: BTreeMap::new(),
             observer: None,
+            identity,
         })
     }
 
@@ -157,7 +161,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         data: &mut impl Iterator<Item = (I, T)>,
     ) -> Result<Option<StepReport>, StepError> {
         let n_micro_batches = self.module.n_micro_batches();
-        let Some(batch) = self.fetch("train_batch", n_micro_batches, data, Feed::Pairs)? else {
+        let name = format!("train_batch at learning rate {}", self.learning_rate);
+        let Some(batch) = self.fetch(&name, n_micro_batches, data, Feed::Pairs)? else {
             return Ok(None);
         };
         let started = Instant::now();
@@ -192,6 +197,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         data: &mut impl Iterator<Item = (I, T)>,
         n_micro_batches: u32,
     ) -> Result<Option<EvalReport>, StepError> {
+        self.prepare(n_micro_batches)?;
         let Some(batch) = self.fetch("eval_batch", n_micro_batches, data, Feed::Pairs)? else {
             return Ok(None);
         };
@@ -211,6 +217,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         data: &mut impl Iterator<Item = I>,
         n_micro_batches: u32,
     ) -> Result<Option<Vec<O>>, StepError> {
+        self.prepare(n_micro_batches)?;
         let mut pairs = data.map(|input| (input, ()));
         let Some(batch) = self.fetch("predict_batch", n_micro_batches, &mut pairs, Feed::Inputs)? else {
             return Ok(None);
@@ -230,7 +237,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
                     .into_tree()
                     .map_err(|source| rank.fail(site(), Cause::Message { peer, source }))?;
                 O::from_tree(tree.map(|boundary| boundary.tensor))
-                    .map_err(|source| rank.fail(site(), Cause::LossValue { what: "output", source }))
+                    .map_err(|source| rank.fail(site(), Cause::DataValue { what: "output", source }))
             })
             .collect::<Result<Vec<O>, StepError>>()
             .map(Some)
@@ -256,12 +263,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         replay(&self.module.training, &costs).map_err(Cause::Replay)
     }
 
-    fn run_forward(
-        &mut self,
-        n_micro_batches: u32,
-        mode: Mode,
-        batch: Batch,
-    ) -> Result<RunResult, StepError> {
+    /// Makes and proves the plan of an evaluation, before any data is taken for it.
+    fn prepare(&mut self, n_micro_batches: u32) -> Result<(), StepError> {
         let rank = &self.module.rank;
         if !self.evaluations.contains_key(&n_micro_batches) {
             let plan = self.module.evaluation_plan(n_micro_batches).map_err(|source| {
@@ -273,15 +276,29 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             }
             self.evaluations.insert(n_micro_batches, route);
         }
+        Ok(())
+    }
+
+    fn run_forward(
+        &mut self,
+        n_micro_batches: u32,
+        mode: Mode,
+        batch: Batch,
+    ) -> Result<RunResult, StepError> {
         let route = &self.evaluations[&n_micro_batches];
-        let frozen = RankModule::valid(&self.module.stages);
+        let rank = &self.module.rank;
+        let frozen = catch_unwind(AssertUnwindSafe(|| RankModule::valid(&self.module.stages)));
+        let frozen = frozen.map_err(|payload| {
+            let message = panic_message(payload.as_ref());
+            rank.fail(rank.site("freezing"), Cause::Panicked { what: "a layer's validation form", message })
+        })?;
         Interpreter::new(rank, route, &frozen, &self.module.loss, mode, batch).run()
     }
 
     /// Fetches this rank's share of a batch and agrees with the others on what there is.
     fn fetch<U: Value>(
         &self,
-        call: &'static str,
+        call: &str,
         n_micro_batches: u32,
         data: &mut impl Iterator<Item = (I, U)>,
         feed: Feed,
@@ -308,7 +325,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         }
         let feeds = u64::from(first || last);
         let words = vec![feeds, u64::try_from(found).unwrap_or(u64::MAX)];
-        let call = format!("{call} with {n_micro_batches} micro-batches");
+        let call = format!("{call} with {n_micro_batches} micro-batches on {}", self.identity);
         let all = rank.exchange(Contribution { call, words, messages: Vec::new() }, site)?;
         let counts: Vec<(usize, usize)> = all
             .iter()
@@ -340,9 +357,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         value: U,
         site: &impl Fn() -> crate::error::Site,
     ) -> Result<Tree<AnyTensor>, StepError> {
-        value
-            .into_tree()
-            .map_err(|source| self.module.rank.fail(site(), Cause::LossValue { what: "data", source }))
+        let cause = |source| Cause::DataValue { what: "input or target", source };
+        value.into_tree().map_err(|source| self.module.rank.fail(site(), cause(source)))
     }
 
     /// Updates the weights from the summed gradients.
@@ -350,7 +366,11 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let rank = &self.module.rank;
         if let Some(observer) = &mut self.observer {
             let named = named_gradients(&self.module.stages, &gradients);
-            observer(&named);
+            catch_unwind(AssertUnwindSafe(|| observer(&named))).map_err(|payload| {
+                let message = panic_message(payload.as_ref());
+                let cause = Cause::Panicked { what: "the gradient observer", message };
+                rank.fail(rank.site("OptimizerStep()"), cause)
+            })?;
         }
         let started = Instant::now();
         let stages = std::mem::replace(&mut self.module.stages, RankModule { stages: Vec::new() });

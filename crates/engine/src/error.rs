@@ -123,6 +123,26 @@ pub enum BuildError {
         /// The parameter's rank.
         rank: usize,
     },
+    /// Another layer was being built all the time.
+    #[error(
+        "layer {layer} waited {waited:?} for another layer to be built: let builders return soon and build no pipeline in them"
+    )]
+    Busy {
+        /// Global index of the layer.
+        layer: usize,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// Two layers have one parameter.
+    #[error(
+        "layers {first} and {layer} have one parameter (clones of one module keep its ids): build each layer anew"
+    )]
+    SharedParameter {
+        /// Global index of the first layer.
+        first: usize,
+        /// Global index of the other.
+        layer: usize,
+    },
     /// A learning rate that is not a number or is negative.
     #[error("learning rate {value}: it must be a finite number of at least 0")]
     LearningRate {
@@ -130,19 +150,19 @@ pub enum BuildError {
         value: f64,
     },
     /// The layers cannot be cut as asked.
-    #[error("the layers cannot be cut into stages")]
+    #[error("the layers cannot be cut into stages: {0}")]
     Partition(#[from] PartitionError),
     /// The grid of ranks is wrong.
-    #[error("the process topology is wrong")]
+    #[error("the process topology is wrong: {0}")]
     Topology(#[from] TopologyError),
     /// The schedule refuses these numbers.
-    #[error("the schedule cannot be made")]
+    #[error("the schedule cannot be made: {0}")]
     Schedule(#[from] ScheduleError),
     /// The plan cannot be turned into instructions.
-    #[error("the plan cannot be lowered to instructions")]
+    #[error("the plan cannot be lowered to instructions: {0}")]
     Lower(#[from] LowerError),
     /// The plan is unsound.
-    #[error("the plan does not pass the checker")]
+    #[error("the plan does not pass the checker: {0}")]
     Check(#[from] CheckError),
 }
 
@@ -247,7 +267,7 @@ pub enum Cause {
     /// A user's function panicked.
     #[error("{what} panicked: {message}")]
     Panicked {
-        /// Which function: the loss, the data source, the backward pass, the optimizer.
+        /// Which function: the loss, the data source, the backward pass, the optimizer, an observer.
         what: &'static str,
         /// The panic's message.
         message: String,
@@ -256,6 +276,14 @@ pub enum Cause {
     #[error("the {what} does not fit the loss function: {source}")]
     LossValue {
         /// `output` or `target`.
+        what: &'static str,
+        /// What does not fit.
+        source: ValueError,
+    },
+    /// A value from the data, or for the caller, is not of its type.
+    #[error("the {what} cannot be carried: {source}")]
+    DataValue {
+        /// `input or target`, or `output`.
         what: &'static str,
         /// What does not fit.
         source: ValueError,
@@ -385,7 +413,7 @@ pub enum Cause {
 #[non_exhaustive]
 pub enum WorldError<E> {
     /// A rank's program returned an error; it is the first of all ranks.
-    #[error("rank {rank} failed")]
+    #[error("rank {rank} failed: {source}")]
     Rank {
         /// The rank.
         rank: Rank,

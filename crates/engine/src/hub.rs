@@ -135,8 +135,9 @@ impl Hub {
         capacity: usize,
         take: impl FnOnce(&mut Link) -> Option<T>,
     ) -> Result<T, Cause> {
-        let ended = lock(&self.round).ended.clone();
+        // The links first: a rank that ends after this look finds the new link when it drops its halves.
         let mut links = lock(&self.links);
+        let ended = lock(&self.round).ended.clone();
         let link = links.entry(key).or_insert_with(|| {
             // Capacity: what the checker proved the plan to need, and no more.
             let (sender, receiver) = bounded(capacity);
@@ -343,7 +344,7 @@ mod tests {
             for rank in 0..4_u32 {
                 let hub = &hub;
                 scope.spawn(move || {
-                    // CASES B106: back to back, and nothing gathers.
+                    // Back to back, and nothing gathers.
                     for round in 0..1000_u64 {
                         let words = vec![round, u64::from(rank)];
                         let contribution = Contribution { words, ..Contribution::default() };

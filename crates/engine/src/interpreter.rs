@@ -27,6 +27,7 @@ use crate::world::RankHandle;
 
 /// One rank's links and instructions for one plan.
 pub(crate) struct Route {
+    pub(crate) serial: u64,
     pub(crate) plan: Arc<CheckedPlan>,
     pipe_rank: PipeRank,
     ranks: Vec<Rank>,
@@ -59,7 +60,7 @@ impl Route {
         }
         let is_half = |instruction: &Instruction| matches!(instruction, Instruction::InputGrad { .. });
         let splits = plan.instructions(pipe_rank).iter().any(is_half);
-        Ok(Self { plan, pipe_rank, ranks, splits, senders, receivers })
+        Ok(Self { serial, plan, pipe_rank, ranks, splits, senders, receivers })
     }
 }
 

@@ -1,10 +1,13 @@
 //! The pipeline module: layers cut into stages, a schedule proved sound, and this rank's own layers.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use brigade_partition::{Cuts, LayerInfo, Options, PartitionError, PartitionMethod, Report, partition};
 use brigade_schedule::{
@@ -13,7 +16,7 @@ use brigade_schedule::{
 };
 use brigade_topology::{PipeRank, Placement, ProcessTopology, Rank, Stage};
 use brigade_wire::Tree;
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 
 use crate::error::{BuildError, Cause, StepError, panic_message};
@@ -37,7 +40,31 @@ pub const BASE_SEED_DEFAULT: u64 = 1234;
 
 /// Burn's random numbers come from one state for the whole process: one rank at a time may seed it,
 /// build a layer and make its parameters.
-static INITIALIZATION: Mutex<()> = Mutex::new(());
+static INITIALIZATION: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
+/// The turn of one rank to build a layer; ends when it is dropped.
+struct Turn;
+
+impl Turn {
+    fn take(waited: Duration, layer: usize) -> Result<Self, BuildError> {
+        let (busy, ended) = &INITIALIZATION;
+        let busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut busy, timeout) =
+            ended.wait_timeout_while(busy, waited, |busy| *busy).unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() && *busy {
+            return Err(BuildError::Busy { layer, waited });
+        }
+        *busy = true;
+        Ok(Self)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *INITIALIZATION.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        INITIALIZATION.1.notify_one();
+    }
+}
 
 /// One rank's part of a model: its stages, built, and what all ranks know of the split.
 ///
@@ -164,6 +191,20 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
             .map_err(|cause| self.rank.fail(self.rank.site("engine set-up"), cause))
     }
 
+    /// The split and the plan, short enough for a message.
+    pub(crate) fn identity(&self) -> String {
+        let mut plan = DefaultHasher::new();
+        for rank in (0..self.placement.n_ranks()).map(PipeRank) {
+            self.training.instructions(rank).hash(&mut plan);
+        }
+        format!(
+            "{} layers cut at {:?}, plan {:016x}",
+            self.infos.len(),
+            self.cuts.boundaries(),
+            plan.finish()
+        )
+    }
+
     pub(crate) fn holds_first(&self) -> bool {
         self.stages().any(|stage| stage.0 == 0)
     }
@@ -252,7 +293,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         if checked.is_forward_only() {
             return Err(BuildError::PlanKind { wanted: "training", found: "has no backward pass" });
         }
-        let infos = self.count()?;
+        let infos = self.count(rank.deadline())?;
         let n_stages = usize::try_from(placement.n_stages()).unwrap_or(usize::MAX);
         let cuts = partition(&self.method, &infos, n_stages, &Options::default())?;
         let device = self.device.clone().autodiff();
@@ -261,7 +302,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             .into_iter()
             .flatten()
             .map(|stage| {
-                let layers = self.build_layers(cuts.stage(stage.index()), &device)?;
+                let layers = self.build_layers(cuts.stage(stage.index()), &device, rank.deadline())?;
                 Ok(StageModule { stage, layers })
             })
             .collect::<Result<Vec<_>, BuildError>>()?;
@@ -306,28 +347,42 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
     }
 
     /// Counts the parameters of every layer; Burn makes none of them for that.
-    fn count(&self) -> Result<Vec<LayerInfo>, BuildError> {
+    fn count(&self, deadline: Duration) -> Result<Vec<LayerInfo>, BuildError> {
+        let mut owners = BTreeMap::new();
         let device = self.device.clone().autodiff();
         let count = |(index, spec): (usize, &LayerSpec)| {
+            let _turn = Turn::take(deadline, index)?;
+            device.seed(self.seed(index));
             let built = build_layer(spec, index, &device)?;
+            claim(&mut owners, &built, index)?;
             let parameters = u64::try_from(built.num_params()).unwrap_or(u64::MAX);
             Ok(LayerInfo::new(spec.type_name(), parameters))
         };
         self.specs.iter().enumerate().map(count).collect()
     }
 
-    fn build_layers(&self, range: Range<usize>, device: &Device) -> Result<Vec<PlacedLayer>, BuildError> {
+    fn seed(&self, layer: usize) -> u64 {
+        self.base_seed.wrapping_add(u64::try_from(layer).unwrap_or(u64::MAX))
+    }
+
+    fn build_layers(
+        &self,
+        range: Range<usize>,
+        device: &Device,
+        deadline: Duration,
+    ) -> Result<Vec<PlacedLayer>, BuildError> {
         let first = range.start;
         let build = |(offset, spec): (usize, &LayerSpec)| {
             let index = first.saturating_add(offset);
-            let seed = self.base_seed.wrapping_add(u64::try_from(index).unwrap_or(u64::MAX));
-            // The lock guards no data: a panic under it leaves nothing half done.
-            let guard = INITIALIZATION.lock().unwrap_or_else(PoisonError::into_inner);
-            device.seed(seed);
+            let turn = Turn::take(deadline, index)?;
+            device.seed(self.seed(index));
             let layer = build_layer(spec, index, device)?;
-            catch_unwind(AssertUnwindSafe(|| initialize(&layer)))
-                .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
-            drop(guard);
+            let layer = catch_unwind(AssertUnwindSafe(|| {
+                initialize(&layer);
+                on_autodiff(layer)
+            }))
+            .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
+            drop(turn);
             Ok(PlacedLayer { index, type_name: spec.type_name(), layer })
         };
         self.specs[range].iter().enumerate().map(build).collect()
@@ -358,6 +413,36 @@ fn prove(plan: &Plan) -> Result<CheckedPlan, BuildError> {
         Ok(checked)
     } else {
         Ok(check(checked.program().clone(), Capacity(in_flight))?)
+    }
+}
+
+/// A layer that its builder made without autodiff would learn nothing and say nothing: it is put into
+/// training, which leaves frozen parameters frozen.
+fn on_autodiff(layer: AnyLayer) -> AnyLayer {
+    struct Plain(bool);
+    impl ModuleVisitor for Plain {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 |= !param.lazy_device().is_autodiff();
+        }
+    }
+    let mut plain = Plain(false);
+    layer.visit(&mut plain);
+    if plain.0 { layer.train() } else { layer }
+}
+
+/// Refuses a parameter that two layers have: it would be one weight in a stage and two across stages.
+fn claim(owners: &mut BTreeMap<u64, usize>, built: &AnyLayer, layer: usize) -> Result<(), BuildError> {
+    struct Ids(Vec<u64>);
+    impl ModuleVisitor for Ids {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.id.val());
+        }
+    }
+    let mut ids = Ids(Vec::new());
+    built.visit(&mut ids);
+    match ids.0.into_iter().map(|id| *owners.entry(id).or_insert(layer)).find(|&owner| owner != layer) {
+        Some(first) => Err(BuildError::SharedParameter { first, layer }),
+        None => Ok(()),
     }
 }
 

@@ -243,6 +243,11 @@ pub(crate) fn linear<const D: usize>(
     bias: Option<Tensor<1>>,
     slot: Slot,
 ) -> Tensor<D> {
+    // Only a leaf's gradient can wait: that of a computed weight must flow on through the graph.
+    let computed = |tracked: bool, leaf: bool| tracked && !leaf;
+    let weight_computed = computed(weight.is_tracked(), weight.is_require_grad());
+    let bias_computed = bias.as_ref().is_some_and(|b| computed(b.is_tracked(), b.is_require_grad()));
+    let slot = if weight_computed || bias_computed { Slot { deferred: None, ..slot } } else { slot };
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
     Tensor::from_dispatch(match bias {
         Some(bias) => <Dispatch as SplitBackend>::split_linear_bias(x, weight, bias.into_dispatch(), slot),

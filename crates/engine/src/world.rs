@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use brigade_topology::Rank;
-use crossbeam::channel::{Receiver, Sender, bounded, select};
+use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded, select};
 
 use crate::error::{Cause, Site, StepError, WorldError, WorldSizeError, panic_message};
 use crate::hub::{Contribution, Hub, receive_until};
@@ -18,6 +18,9 @@ pub const RANKS_MAX: usize = 4096;
 pub const THREADS_MAX: usize = 1024;
 /// How long any wait may last unless the user says otherwise.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);
+
+/// An `Instant` overflows beyond its platform's range; a century is for ever.
+const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Burn's backward pass recurses little, but a rank is somebody's main thread: give it as much stack.
 const STACK_BYTES: usize = 8 << 20;
@@ -72,7 +75,7 @@ impl World {
     /// It must be longer than the longest work that a rank does between two messages.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.deadline = deadline.min(DEADLINE_MAX);
         self
     }
 
@@ -132,8 +135,9 @@ impl World {
             if until.is_none() {
                 // Wait for an outcome or the first failure; from then on the deadline counts.
                 select! {
-                    recv(outcomes) -> outcome => if let Ok((rank, outcome)) = outcome {
-                        ended[rank.index()] = Some(outcome);
+                    recv(outcomes) -> outcome => match outcome {
+                        Ok((rank, outcome)) => ended[rank.index()] = Some(outcome),
+                        Err(_) => break,
                     },
                     recv(failure) -> _ => until = Some(Instant::now() + self.deadline),
                 }
@@ -145,7 +149,10 @@ impl World {
             }
         }
         let n_missing = ended.iter().filter(|e| e.is_none()).count();
+        // Disconnected: every thread is at its end, and one has lost its outcome to a panic.
+        let alive = !matches!(outcomes.try_recv(), Err(TryRecvError::Disconnected));
         if let Some(missing) = ended.iter().position(Option::is_none)
+            && alive
             && let Some(first) = hub.first_failure()
         {
             return Err(WorldError::Stuck {
@@ -174,7 +181,7 @@ impl World {
                 Some(Outcome::NotStarted(message)) => {
                     errors.push(WorldError::Start { rank: to_rank(rank), message });
                 }
-                None => {}
+                None => errors.push(WorldError::Panicked { rank: to_rank(rank), message: LOST.to_owned() }),
             }
         }
         let first = errors.iter().position(|error| origin == Some(rank_of(error))).unwrap_or(0);
@@ -189,6 +196,23 @@ enum Outcome<R, E> {
     NotStarted(String),
 }
 
+/// Takes a rank out of the world however its thread ends.
+struct Leave {
+    rank: Rank,
+    hub: Arc<Hub>,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.hub.fail(program_stopped(self.rank, LOST.to_owned()));
+        }
+        self.hub.leave(self.rank);
+    }
+}
+
+const LOST: &str = "a panic outside the program, in the display or drop of its error or panic payload";
+
 /// What a rank's thread needs.
 struct Runner<R, E, F> {
     rank: Rank,
@@ -200,6 +224,7 @@ struct Runner<R, E, F> {
 
 impl<R, E: std::fmt::Display, F: Fn(RankHandle) -> Result<R, E>> Runner<R, E, F> {
     fn run(self) {
+        let _leave = Leave { rank: self.rank, hub: Arc::clone(&self.hub) };
         let outcome = self.outcome();
         let message = match &outcome {
             Outcome::Returned(Ok(_)) => None,
@@ -209,7 +234,6 @@ impl<R, E: std::fmt::Display, F: Fn(RankHandle) -> Result<R, E>> Runner<R, E, F>
         if let Some(message) = message {
             self.hub.fail(program_stopped(self.rank, message));
         }
-        self.hub.leave(self.rank);
         // The world may have given up waiting; then nobody wants the outcome.
         let _ = self.outcomes.send((self.rank, outcome));
     }

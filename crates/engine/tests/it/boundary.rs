@@ -196,14 +196,14 @@ fn tuples_options_lists_scalars_integers_and_empty_tensors_cross_whole() {
     assert_eq!(seen.gradients.len(), 8, "every weight and bias has a gradient");
 }
 
-/// CASES B30: shapes differ between the micro-batches of one batch, with no flag.
+/// Shapes differ between the micro-batches of one batch, with no flag.
 #[test]
 fn shapes_may_change_with_every_micro_batch() {
     let seen = same_at_every_split(&dense(4), square, &batch(&[5, 7, 1, 3, 5]));
     assert_eq!(seen.losses.len(), 5);
 }
 
-/// CASES B01 and B02: the gradient is the mean over micro-batches at every stage, for every m.
+/// The gradient is the mean over micro-batches at every stage, for every m.
 #[test]
 fn the_gradient_does_not_depend_on_how_a_batch_is_cut_into_micro_batches() {
     let whole = [(input(0, 24), input(1, 24))];
@@ -259,7 +259,7 @@ impl Layer for Join {
     }
 }
 
-/// CASES B22: tensors that are not contiguous arrive equal.
+/// Tensors that are not contiguous arrive equal.
 #[test]
 fn views_arrive_equal() {
     let layers =
@@ -299,7 +299,7 @@ impl Layer for Perhaps {
     }
 }
 
-/// CASES B16, B82: presence and gradients change with every micro-batch; a missing gradient goes upstream
+/// Presence and gradients change with every micro-batch; a missing gradient goes upstream
 /// as such.
 #[test]
 fn presence_and_gradients_may_change_with_every_micro_batch() {
@@ -328,7 +328,7 @@ impl Layer for Source {
     }
 }
 
-/// CASES B16: an output that nobody uses gets an explicit "no gradient".
+/// An output that nobody uses gets an explicit "no gradient".
 #[test]
 fn an_unused_value_sends_no_gradient_back() {
     let layers = Layers::new().layer(|d| Sometimes { linear: linear(1, d) }).layer(|d| {
@@ -339,7 +339,7 @@ fn an_unused_value_sends_no_gradient_back() {
     assert_eq!(seen.gradients.len(), 1);
 }
 
-/// CASES B56, B80, B85: frozen layers, frozen stages and a layer with one frozen parameter.
+/// Frozen layers, frozen stages and a layer with one frozen parameter.
 #[test]
 fn frozen_parameters_get_no_gradient_and_let_others_through() {
     for frozen in 0_usize..16 {
@@ -378,7 +378,7 @@ impl Layer for Shift {
     }
 }
 
-/// CASES B55, B56: a stage without any parameter forwards and sends gradients back.
+/// A stage without any parameter forwards and sends gradients back.
 #[test]
 fn stages_without_parameters_take_part() {
     let layers = dense(1)
@@ -388,7 +388,7 @@ fn stages_without_parameters_take_part() {
     assert_eq!(same_at_every_split(&layers, square, &batch(&[2, 2])).gradients.len(), 4);
 }
 
-/// CASES B25, B26: a value of the first stage that later stages use too, carried through them.
+/// A value of the first stage that later stages use too, carried through them.
 #[test]
 fn a_carried_value_gets_the_gradients_of_all_its_users() {
     #[derive(Module, Debug)]

@@ -16,7 +16,7 @@ fn engine(rank: &RankHandle) -> Result<Gpt, EngineError> {
     PipelineEngine::new(module, AdamWConfig::new().init(), TrainConfig { learning_rate: 0.02 })
 }
 
-/// CASES B36, B86: evaluations of other sizes between the steps change nothing.
+/// Evaluations of other sizes between the steps change nothing.
 #[test]
 fn evaluations_between_steps_change_nothing() {
     let run = |with_evaluations: bool| {
@@ -46,7 +46,7 @@ fn evaluations_between_steps_change_nothing() {
         assert_eq!(plain.1, evaluated.1, "weights");
         assert_eq!(evaluated.2.len(), 12);
     }
-    // CASES B91: every rank reads the same loss.
+    // Every rank reads the same loss.
     assert!(evaluated.iter().all(|rank| rank.2 == evaluated[0].2));
 }
 
@@ -69,7 +69,7 @@ fn the_evaluation_loss_is_that_of_the_unsplit_model() {
     }
 }
 
-/// CASES R2: outputs come back in order, one for each micro-batch, on every rank.
+/// Outputs come back in order, one for each micro-batch, on every rank.
 #[test]
 fn predictions_are_those_of_the_unsplit_model() {
     let parts = World::local(3).expect("three ranks").run(|rank| {
@@ -99,7 +99,7 @@ fn an_evaluation_of_no_micro_batches_is_refused_on_every_rank() {
     }
 }
 
-/// CASES B06: the mean of the losses of this call, which later calls do not change.
+/// The mean of the losses of this call, which later calls do not change.
 #[test]
 fn the_reported_loss_is_the_mean_of_this_call() {
     let parts = World::local(2).expect("two ranks").run(|rank| {

@@ -63,7 +63,7 @@ fn values_and_gradients_are_those_of_burns_layer() {
     }
 }
 
-/// One layer applied twice (CASES B10), or with a frozen weight or bias.
+/// One layer applied twice, or with a frozen weight or bias.
 #[derive(Module, Debug)]
 struct Odd {
     linear: nn::Linear,

@@ -6,7 +6,7 @@ use brigade_partition::{
 
 use crate::support::{layers, sums};
 
-/// B51: layers without weight at both ends made stages of 2 to 6 weights each, ten of them of 3.
+/// Layers without weight at both ends made stages of 2 to 6 weights each, ten of them of 3.
 #[test]
 fn b51_weightless_ends_do_not_upset_the_balance() {
     let names = |count: usize, name: &'static str| std::iter::repeat_n(LayerInfo::new(name, 0), count);
@@ -23,7 +23,7 @@ fn b51_weightless_ends_do_not_upset_the_balance() {
     assert_eq!(cuts, balanced(&weights, 16).unwrap());
 }
 
-/// B55: a stage of layers without parameters is a stage like any other.
+/// A stage of layers without parameters is a stage like any other.
 #[test]
 fn b55_a_stage_may_hold_no_parameter() {
     let method: PartitionMethod = "cuts:0,1,3,4".parse().unwrap();
@@ -33,7 +33,7 @@ fn b55_a_stage_may_hold_no_parameter() {
     assert_eq!((report.stages[1].weight, report.stages[1].share), (0.0, 0.0));
 }
 
-/// B56: all parameters of a stage may be frozen: they weigh nothing, and every stage still gets a layer.
+/// All parameters of a stage may be frozen: they weigh nothing, and every stage still gets a layer.
 #[test]
 fn b56_frozen_layers_weigh_nothing_and_are_placed_all_the_same() {
     for frozen in [vec![0, 0, 0, 0], vec![5, 0, 0, 5], vec![0, 0, 0, 9]] {
@@ -42,7 +42,7 @@ fn b56_frozen_layers_weigh_nothing_and_are_placed_all_the_same() {
     }
 }
 
-/// B57: pipelines whose layers do not divide by their stages failed long after they were built.
+/// Pipelines whose layers do not divide by their stages failed long after they were built.
 #[test]
 fn b57_any_number_of_stages_is_settled_when_the_list_is_cut() {
     let methods = ["uniform", "parameters", "type:linear", "weights:linear=2"];
@@ -61,7 +61,7 @@ fn b57_any_number_of_stages_is_settled_when_the_list_is_cut() {
     }
 }
 
-/// B60: a profile covers the whole list, and a layer without one is named, not guessed.
+/// A profile covers the whole list, and a layer without one is named, not guessed.
 #[test]
 fn b60_a_profile_covers_every_layer() {
     let layer =
@@ -74,7 +74,7 @@ fn b60_a_profile_covers_every_layer() {
     assert_eq!(refused, Err(PartitionError::NotMeasured { layer: 2, type_name: "Block".to_owned() }));
 }
 
-/// B61: upstream leaves stages empty without a word, and fails later.
+/// Upstream leaves stages empty without a word, and fails later.
 #[test]
 fn b61_fewer_layers_than_stages_need_leave() {
     let list = layers(&[1, 1, 1]);

@@ -5,7 +5,7 @@ use brigade_schedule::{
     check_plan, least_capacity, lower, replay,
 };
 
-/// B40: elsewhere, interleaved schedules refuse fewer micro-batches than ranks.
+/// Elsewhere, interleaved schedules refuse fewer micro-batches than ranks.
 #[test]
 fn interleaved_takes_fewer_micro_batches_than_ranks() {
     for n_virtual in 1..=3 {
@@ -19,7 +19,7 @@ fn interleaved_takes_fewer_micro_batches_than_ranks() {
     assert!(["6 ranks", "at least 12", "found 3", "zb-v"].iter().all(|part| text.contains(part)), "{text}");
 }
 
-/// B41: with two ranks and several stages a rank, activations and gradients of different stages share a link in
+/// With two ranks and several stages a rank, activations and gradients of different stages share a link in
 /// both directions; each message is still taken by the stage and micro-batch that it is for.
 #[test]
 fn messages_of_several_stages_share_two_links() {
@@ -35,7 +35,7 @@ fn messages_of_several_stages_share_two_links() {
     }
 }
 
-/// B42: a plan made for stages in a V does not pass for stages dealt out in rounds.
+/// A plan made for stages in a V does not pass for stages dealt out in rounds.
 #[test]
 fn a_plan_for_another_placement_is_refused() {
     let plan = Schedule::ZbV.plan(Shape { n_ranks: 4, n_micro_batches: 8 }).expect("a plan");
@@ -45,7 +45,7 @@ fn a_plan_for_another_placement_is_refused() {
     assert!(matches!(error, CheckError::Lower(LowerError::WrongRank { rank: PipeRank(0), .. })), "{error}");
 }
 
-/// B46: the bubble of ZB-H2 is what the replay says, by both meanings of the word.
+/// The bubble of ZB-H2 is what the replay says, by both meanings of the word.
 #[test]
 fn the_bubble_of_zb_h2_is_stated() {
     let unit = StageCosts { forward_s: 1.0, input_grad_s: 1.0, weight_grad_s: 1.0, ..StageCosts::default() };
@@ -57,7 +57,7 @@ fn the_bubble_of_zb_h2_is_stated() {
     }
 }
 
-/// B47: with split backward passes, what a rank holds stays bounded by `p` and not by `m`.
+/// With split backward passes, what a rank holds stays bounded by `p` and not by `m`.
 #[test]
 fn split_backward_passes_hold_a_bounded_number_of_micro_batches() {
     for n_micro_batches in [8, 32, 64] {

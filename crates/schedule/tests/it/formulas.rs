@@ -119,7 +119,7 @@ fn in_flight_and_buffers_are_as_few_as_the_plan_needs() {
 
 #[test]
 fn forward_of_the_first_micro_batch_starts_as_soon_as_it_can() {
-    // B45: sends are not held back, so rank r starts after r forward passes.
+    // Sends are not held back, so rank r starts after r forward passes.
     let shape = Shape { n_ranks: 8, n_micro_batches: 16 };
     let plan = checked(Schedule::OneFOneB, shape, Capacity(1));
     let timeline = replay(&plan, &Costs::uniform(8, UNIT)).expect("costs fit");

@@ -66,7 +66,7 @@ fn a_full_link_holds_up_the_next_step() {
     assert_eq!(timeline.makespan_s(), 41.0);
 }
 
-/// B47: the second forward pass runs once, with the first half of a split backward pass.
+/// The second forward pass runs once, with the first half of a split backward pass.
 #[test]
 fn recompute_runs_once() {
     let costs = Costs::uniform(1, StageCosts { recompute_s: 0.5, ..UNIT });

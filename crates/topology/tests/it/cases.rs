@@ -7,7 +7,7 @@ fn ties(topology: &ProcessTopology, uses: &[(&str, Stage)]) -> Vec<TieGroup> {
     tied_modules(topology, &Placement::linear(n_pipe).unwrap(), uses).unwrap()
 }
 
-/// B65: three ties that overlap on three stages hung when ranks met them in different orders.
+/// Three ties that overlap on three stages hung when ranks met them in different orders.
 #[test]
 fn b65_ties_come_in_one_order_whatever_the_order_of_declaration() {
     let topology = ProcessTopology::pipe_data(3, 1).unwrap();
@@ -49,7 +49,7 @@ fn b65_ties_come_in_one_order_whatever_the_order_of_declaration() {
     assert_eq!(order(&sets)[0][0].0, "a1");
 }
 
-/// B66: exactly the named weights are tied; another weight of the same layers is not drawn in.
+/// Exactly the named weights are tied; another weight of the same layers is not drawn in.
 #[test]
 fn b66_only_named_weights_are_tied() {
     let topology = ProcessTopology::pipe_data(2, 1).unwrap();
@@ -62,7 +62,7 @@ fn b66_only_named_weights_are_tied() {
     assert!(one.iter().flat_map(TieGroup::uses).all(|(name, _)| name.ends_with(".weight")));
 }
 
-/// B67: a weight used twice on one stage was refused by one system and counted twice by another.
+/// A weight used twice on one stage was refused by one system and counted twice by another.
 #[test]
 fn b67_uses_on_one_stage_are_merged_and_counted_once() {
     let topology = ProcessTopology::pipe_data(4, 2).unwrap();
@@ -81,7 +81,7 @@ fn b67_uses_on_one_stage_are_merged_and_counted_once() {
     }
 }
 
-/// B67 with a V: two stages of one rank hold one copy between them.
+/// With a V: two stages of one rank hold one copy between them.
 #[test]
 fn b67_stages_that_share_a_rank_are_merged() {
     let topology = ProcessTopology::pipe_data(2, 2).unwrap();
@@ -92,7 +92,7 @@ fn b67_stages_that_share_a_rank_are_merged() {
     assert!((0..4).all(|rank| !tie.is_copy(Rank(rank))));
 }
 
-/// B70: a checkpoint written with the copies apart has to load where they are together.
+/// A checkpoint written with the copies apart has to load where they are together.
 #[test]
 fn b70_the_name_of_a_tie_does_not_depend_on_the_number_of_stages() {
     let layers = ["embed.weight", "other.weight", "head.weight", "aux.weight"];
@@ -108,7 +108,7 @@ fn b70_the_name_of_a_tie_does_not_depend_on_the_number_of_stages() {
     }
 }
 
-/// B55: a stage without parameters takes part in every collective of its axes all the same: groups are
+/// A stage without parameters takes part in every collective of its axes all the same: groups are
 /// made of ranks, never of what ranks hold.
 #[test]
 fn b55_every_rank_is_in_one_group_of_each_kind() {
