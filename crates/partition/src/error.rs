@@ -267,20 +267,35 @@ pub enum PartitionError {
     },
 }
 
-/// Says that a pattern is no regular expression, or that the search for it was given up.
+/// Says why a pattern cannot be searched for.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("\"{pattern}\" cannot be searched for")]
-pub struct PatternError {
-    /// The pattern.
-    pub pattern: String,
-    /// What is wrong with it.
-    #[source]
-    pub(crate) reason: Box<fancy_regex::Error>,
+#[non_exhaustive]
+pub enum PatternError {
+    /// The pattern is no regular expression, or the search for it was given up.
+    #[error("\"{pattern}\" cannot be searched for: {reason}")]
+    Regex {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: Box<fancy_regex::Error>,
+    },
+    /// The pattern is so long that compiling it would take seconds.
+    #[error("a pattern of {n_bytes} bytes is too long; use at most {max}")]
+    TooLong {
+        /// Its length.
+        n_bytes: usize,
+        /// The longest that is taken.
+        max: usize,
+    },
 }
 
 impl PartialEq for PatternError {
     fn eq(&self, other: &Self) -> bool {
-        self.pattern == other.pattern
+        match (self, other) {
+            (Self::Regex { pattern, .. }, Self::Regex { pattern: other, .. }) => pattern == other,
+            (Self::TooLong { n_bytes, .. }, Self::TooLong { n_bytes: other, .. }) => n_bytes == other,
+            _ => false,
+        }
     }
 }
 

@@ -66,7 +66,7 @@ pub use layer::{LayerInfo, LayerProfile};
 pub use method::{Number, PartitionMethod, WeightList};
 pub use options::{MemoryLimit, Options, Pin};
 pub use partition::partition;
-pub use pattern::TypePattern;
+pub use pattern::{PATTERN_BYTES_MAX, TypePattern};
 pub use report::{Report, StageReport};
 pub use uniform::{MAX_STAGES, uniform};
 pub use weight::Weight;

@@ -210,7 +210,10 @@ impl FromStr for Number {
         if let Ok(number) = text.parse() {
             return Ok(Self::Whole(number));
         }
-        text.parse().map(Self::Real).map_err(|_| MethodError::Number { text: text.to_owned() })
+        match text.parse() {
+            Ok(number) if f64::is_finite(number) => Ok(Self::Real(number)),
+            _ => Err(MethodError::Number { text: text.to_owned() }),
+        }
     }
 }
 

@@ -4,6 +4,9 @@ use fancy_regex::{Regex, RegexBuilder};
 
 use crate::{LayerInfo, PatternError};
 
+/// The longest pattern, in bytes: names of types are short, and a pattern comes from a configuration file.
+pub const PATTERN_BYTES_MAX: usize = 4096;
+
 /// Finds layers whose type name holds a pattern, in any case.
 ///
 /// # Source
@@ -29,7 +32,7 @@ impl TypePattern {
     ///
     /// # Errors
     ///
-    /// [`PatternError`] when it is no regular expression.
+    /// [`PatternError`] when it is no regular expression, or longer than [`PATTERN_BYTES_MAX`].
     ///
     /// # Examples
     ///
@@ -37,10 +40,14 @@ impl TypePattern {
     /// assert!(brigade_partition::TypePattern::new("(").is_err());
     /// ```
     pub fn new(pattern: &str) -> Result<Self, PatternError> {
+        let n_bytes = pattern.len();
+        if n_bytes > PATTERN_BYTES_MAX {
+            return Err(PatternError::TooLong { n_bytes, max: PATTERN_BYTES_MAX });
+        }
         let compiled = RegexBuilder::new(pattern).case_insensitive(true).build();
         compiled
             .map(|regex| Self { regex })
-            .map_err(|reason| PatternError { pattern: pattern.to_owned(), reason: Box::new(reason) })
+            .map_err(|reason| PatternError::Regex { pattern: pattern.to_owned(), reason: Box::new(reason) })
     }
 
     /// Tells whether the pattern is found in a type name. A layer without a name is never found.
@@ -60,8 +67,10 @@ impl TypePattern {
     /// # Ok::<(), brigade_partition::PatternError>(())
     /// ```
     pub fn matches(&self, type_name: &str) -> Result<bool, PatternError> {
-        let error =
-            |reason| PatternError { pattern: self.regex.as_str().to_owned(), reason: Box::new(reason) };
+        let error = |reason| PatternError::Regex {
+            pattern: self.regex.as_str().to_owned(),
+            reason: Box::new(reason),
+        };
         Ok(!type_name.is_empty() && self.regex.is_match(type_name).map_err(error)?)
     }
 

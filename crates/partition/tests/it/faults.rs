@@ -2,7 +2,8 @@
 
 use brigade_partition::{
     Cuts, CutsError, LayerInfo, MAX_STAGES, MemoryLimit, MethodError, Options, PartitionError,
-    PartitionMethod, Pin, Report, TypePattern, WeightError, balanced, deepspeed, partition, uniform,
+    PartitionMethod, PatternError, Pin, Report, TypePattern, WeightError, WeightList, balanced, deepspeed,
+    partition, uniform,
 };
 
 use crate::support::layers;
@@ -42,8 +43,10 @@ fn weights() {
     assert_eq!(message, "the weight of layer 1 is -0.5; weights must not be negative");
     let options = Options::default();
     assert_eq!(refused("weights:1,2", &options), PartitionError::WeightCount { n_weights: 2, n_layers: 4 });
+    // The text form refuses such a number; a program may still make the list itself.
+    let method = PartitionMethod::Weights(WeightList::Real(vec![1.0, 2.0, f64::NAN, 4.0]));
     assert!(matches!(
-        refused("weights:1,2,nan,4", &options),
+        partition(&method, &layers(&[1, 2, 3, 4]), 2, &options).unwrap_err(),
         PartitionError::Weight(WeightError::NotFinite { layer: 2, .. })
     ));
     assert!(matches!(
@@ -145,6 +148,11 @@ fn methods() {
     assert!(matches!(parse("type:("), MethodError::Pattern(_)));
     assert!(matches!(parse("weights:1,x"), MethodError::Number { .. }));
     assert!(matches!(parse("weights:1,,2"), MethodError::Number { .. }));
+    for text in ["weights:nan", "weights:1,inf", "weights:-inf", "weights:1e400", "weights:a=nan"] {
+        assert!(matches!(parse(text), MethodError::Number { .. }), "{text}");
+    }
+    let long = format!("type:{}", "a*".repeat(200_000));
+    assert!(matches!(parse(&long), MethodError::Pattern(PatternError::TooLong { n_bytes: 400_000, .. })));
     assert!(matches!(parse("weights:a=1,2"), MethodError::Entry { .. }));
     assert!(matches!(parse("weights:=1"), MethodError::Entry { .. }));
     assert!(matches!(parse("weights:a=b=1"), MethodError::Entry { .. }));
