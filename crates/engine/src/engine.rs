@@ -13,6 +13,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
+use crate::clipping::GradientClipping;
 use crate::error::{BuildError, Cause, EngineError, StepError, panic_message};
 use crate::gradients::{NamedTensor, named_gradients};
 use crate::hub::Contribution;
@@ -88,6 +89,7 @@ pub struct PipelineEngine<I, O, T> {
     training: Route,
     evaluations: BTreeMap<u32, Route>,
     observer: Option<GradientObserver>,
+    clipping: Option<GradientClipping>,
     /// What every rank must have in common, compared at each call.
     identity: String,
 }
@@ -114,6 +116,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             training,
             evaluations: BTreeMap::new(),
             observer: None,
+            clipping: None,
             identity,
         })
     }
@@ -140,7 +143,19 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         Ok(())
     }
 
-    /// Shows `observer` this rank's gradients, summed and scaled, before each optimizer step.
+    /// Bounds the gradients of every step from the next one on, or no longer; give every rank the same.
+    ///
+    /// # Errors
+    /// [`BuildError::Clipping`] for a bound that is not above 0.
+    pub fn set_gradient_clipping(&mut self, clipping: Option<GradientClipping>) -> Result<(), BuildError> {
+        if let Some(clipping) = clipping {
+            clipping.check()?;
+        }
+        self.clipping = clipping;
+        Ok(())
+    }
+
+    /// Shows `observer` this rank's gradients, summed and scaled, before they are clipped and used.
     ///
     /// They are copied to the host for it.
     pub fn observe_gradients(&mut self, observer: impl FnMut(&[NamedTensor]) + Send + 'static) {
@@ -161,7 +176,9 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         data: &mut impl Iterator<Item = (I, T)>,
     ) -> Result<Option<StepReport>, StepError> {
         let n_micro_batches = self.module.n_micro_batches();
-        let name = format!("train_batch at learning rate {}", self.learning_rate);
+        let clipping =
+            self.clipping.map_or(String::new(), |clipping| format!(", gradients clipped by {clipping:?}"));
+        let name = format!("train_batch at learning rate {}{clipping}", self.learning_rate);
         let Some(batch) = self.fetch(&name, n_micro_batches, data, Feed::Pairs)? else {
             return Ok(None);
         };
@@ -170,7 +187,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let module = &self.module;
         let run = Interpreter::new(&module.rank, &self.training, &module.stages, &module.loss, mode, batch);
         let RunResult { losses, gradients, mut timing, .. } = run.run()?;
-        self.step(gradients, &mut timing)?;
+        let gradient_norm = self.step(gradients, &mut timing)?;
         timing.stop();
         let elapsed = started.elapsed();
         let (micro_batch_losses, times) = self.share_losses("train_batch", losses, Some(&timing))?;
@@ -180,6 +197,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             loss: mean(&micro_batch_losses),
             micro_batch_losses,
             learning_rate: self.learning_rate,
+            gradient_norm,
             elapsed,
             times,
         }))
@@ -361,8 +379,12 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         value.into_tree().map_err(|source| self.module.rank.fail(site(), cause(source)))
     }
 
-    /// Updates the weights from the summed gradients.
-    fn step(&mut self, gradients: GradientsParams, timing: &mut Timing) -> Result<(), StepError> {
+    /// Clips the summed gradients if asked, and updates the weights; returns their norm if it was needed.
+    fn step(
+        &mut self,
+        mut gradients: GradientsParams,
+        timing: &mut Timing,
+    ) -> Result<Option<f64>, StepError> {
         let rank = &self.module.rank;
         if let Some(observer) = &mut self.observer {
             let named = named_gradients(&self.module.stages, &gradients);
@@ -372,6 +394,11 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
                 rank.fail(rank.site("OptimizerStep()"), cause)
             })?;
         }
+        // Not part of the optimizer's time: a rank waits here for the others.
+        let norm = match self.clipping {
+            Some(clipping) => clipping.apply(rank, &self.module.stages, &mut gradients)?,
+            None => None,
+        };
         let started = Instant::now();
         let stages = std::mem::replace(&mut self.module.stages, RankModule { stages: Vec::new() });
         let optimizer = &mut self.optimizer;
@@ -384,7 +411,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             rank.fail(rank.site("OptimizerStep()"), Cause::Panicked { what: "the optimizer", message })
         })?;
         timing.record_optimizer(started.elapsed());
-        Ok(())
+        Ok(norm)
     }
 
     /// Shares the losses of the last stage, and every rank's times, with every rank.

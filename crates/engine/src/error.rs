@@ -149,6 +149,12 @@ pub enum BuildError {
         /// The given value.
         value: f64,
     },
+    /// A bound for gradients that is not above zero.
+    #[error("gradients cannot be clipped at {bound}: give a number above 0")]
+    Clipping {
+        /// The given bound.
+        bound: f64,
+    },
     /// The layers cannot be cut as asked.
     #[error("the layers cannot be cut into stages: {0}")]
     Partition(#[from] PartitionError),

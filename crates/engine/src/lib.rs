@@ -27,6 +27,7 @@
 //! ```
 //! A whole training loop stands at [`PipelineEngine`].
 
+mod clipping;
 mod engine;
 mod erased;
 mod error;
@@ -52,6 +53,7 @@ pub use brigade_schedule as schedule;
 pub use brigade_topology as topology;
 pub use brigade_wire as wire;
 
+pub use clipping::GradientClipping;
 pub use engine::{PipelineEngine, TrainConfig};
 pub use error::{
     BuildError, Cause, EngineError, Site, StepError, TensorError, ValueError, WorldError, WorldSizeError,

@@ -17,6 +17,8 @@ pub struct StepReport {
     pub micro_batch_losses: Vec<f64>,
     /// Learning rate of this step.
     pub learning_rate: f64,
+    /// Norm of all gradients before clipping, when they are clipped by it.
+    pub gradient_norm: Option<f64>,
     /// Wall time of this rank from the first instruction to the updated weights.
     pub elapsed: Duration,
     /// Where the time went, on every rank.

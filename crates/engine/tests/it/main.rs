@@ -2,6 +2,7 @@
 
 mod boundary;
 mod build;
+mod clipping;
 mod data;
 mod faults;
 mod gpt_cli;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use brigade_engine::{
-    EngineError, Layer, Layers, NamedTensor, PipelineEngine, PipelineModule, TrainConfig, World,
+    EngineError, GradientClipping, Layer, Layers, NamedTensor, PipelineEngine, PipelineModule, TrainConfig,
+    World,
 };
 use burn::module::{Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -203,13 +204,11 @@ fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     loss.forward(logits.reshape([batch * seq, vocab]), targets.reshape([batch * seq]))
 }
 
-/// Burn's optimizer with the settings of `parity.json`, if the engine can do what they ask for.
-fn optimizer(settings: &Value) -> Result<(ModuleOptimizer, f64), String> {
+/// Burn's optimizer with the settings of `parity.json`, its learning rate, and the norm to clip by.
+fn optimizer(settings: &Value) -> Result<(ModuleOptimizer, f64, Option<f64>), String> {
     let number = |key: &str| settings[key].as_f64();
     let learning_rate = number("lr").ok_or("no learning rate")?;
-    if let Some(clip) = number("clip_grad_norm") {
-        return Err(format!("clipping by the global norm ({clip}) is not part of the engine yet"));
-    }
+    let clip = number("clip_grad_norm");
     if let (Some(betas), Some(eps)) = (settings["betas"].as_array(), number("eps")) {
         let beta = |i: usize| betas[i].as_f64().map(narrow).ok_or("a beta is no number");
         let config = AdamWConfig::new()
@@ -217,14 +216,14 @@ fn optimizer(settings: &Value) -> Result<(ModuleOptimizer, f64), String> {
             .with_beta_2(beta(1)?)
             .with_epsilon(narrow(eps))
             .with_weight_decay(narrow(number("weight_decay").unwrap_or(0.0)));
-        return Ok((config.init(), learning_rate));
+        return Ok((config.init(), learning_rate, clip));
     }
     let momentum = number("momentum").filter(|&momentum| momentum != 0.0).map(|momentum| MomentumConfig {
         momentum,
         dampening: number("dampening").unwrap_or(0.0),
         nesterov: settings["nesterov"].as_bool().unwrap_or(false),
     });
-    Ok((SgdConfig::new().with_momentum(momentum).init(), learning_rate))
+    Ok((SgdConfig::new().with_momentum(momentum).init(), learning_rate, clip))
 }
 
 fn narrow(x: f64) -> f32 {
@@ -250,12 +249,13 @@ fn batches(json: &Value, sizes: Sizes) -> Vec<Tensor<2, Int>> {
 /// What a run gives: losses of every micro-batch, and by step the gradients and the weights after it.
 struct Run {
     losses: Vec<Vec<f64>>,
+    norms: Vec<f64>,
     gradients: Vec<Vec<NamedTensor>>,
     weights: Vec<Vec<NamedTensor>>,
 }
 
 fn run(n_stages: usize, schedule: ScheduleFn, setting: &Setting) -> Run {
-    let Setting { sizes, weights, optimizer, learning_rate, inputs, targets } = setting.clone();
+    let Setting { sizes, weights, optimizer, learning_rate, clip, inputs, targets } = setting.clone();
     let parts = World::local(n_stages)
         .expect("a few ranks")
         .run(move |rank| {
@@ -266,12 +266,16 @@ fn run(n_stages: usize, schedule: ScheduleFn, setting: &Setting) -> Run {
                 .build(&rank)?;
             let config = TrainConfig { learning_rate };
             let mut engine = PipelineEngine::new(module, optimizer.clone(), config)?;
+            // Any clipping reports the norm; a bound that nothing reaches leaves the gradients alone.
+            let bound = clip.unwrap_or(f64::MAX);
+            engine.set_gradient_clipping(Some(GradientClipping::GlobalNorm(bound)))?;
             let seen = Arc::new(Mutex::new(Vec::new()));
             let sink = Arc::clone(&seen);
             engine.observe_gradients(move |named| sink.lock().expect("no panic").push(named.to_vec()));
             let mut data = inputs.iter().cloned().zip(targets.iter().cloned());
-            let mut run = Run { losses: vec![], gradients: vec![], weights: vec![] };
+            let mut run = Run { losses: vec![], norms: vec![], gradients: vec![], weights: vec![] };
             while let Some(report) = engine.train_batch(&mut data)? {
+                run.norms.push(report.gradient_norm.expect("clipping reports it"));
                 run.losses.push(report.micro_batch_losses);
                 run.weights.push(engine.module().parameters());
             }
@@ -281,6 +285,7 @@ fn run(n_stages: usize, schedule: ScheduleFn, setting: &Setting) -> Run {
         .expect("the pipeline runs");
     let mut whole = Run {
         losses: parts[0].losses.clone(),
+        norms: parts[0].norms.clone(),
         gradients: vec![vec![]; sizes.n_steps],
         weights: vec![vec![]; sizes.n_steps],
     };
@@ -299,6 +304,7 @@ struct Setting {
     weights: Arc<Weights>,
     optimizer: ModuleOptimizer,
     learning_rate: f64,
+    clip: Option<f64>,
     inputs: Vec<Tensor<2, Int>>,
     targets: Vec<Tensor<2, Int>>,
 }
@@ -353,7 +359,7 @@ fn losses_gradients_and_weights_equal_pytorch() {
             skipped.push(format!("{name}: tied weights are not part of the engine yet"));
             continue;
         }
-        let (optimizer, learning_rate) = match optimizer(&json["optimizers"][optimizer_name]) {
+        let (optimizer, learning_rate, clip) = match optimizer(&json["optimizers"][optimizer_name]) {
             Ok(found) => found,
             Err(reason) => {
                 skipped.push(format!("{name}: {reason}"));
@@ -365,6 +371,7 @@ fn losses_gradients_and_weights_equal_pytorch() {
             weights: Arc::new(read_tensors(&folder.join(format!("init_{tie}.safetensors")))),
             optimizer,
             learning_rate,
+            clip,
             inputs: batches(&json["inputs"], sizes),
             targets: batches(&json["targets"], sizes),
         };
@@ -378,6 +385,8 @@ fn losses_gradients_and_weights_equal_pytorch() {
                 for (step, (losses, expected_step)) in found.losses.iter().zip(steps).enumerate() {
                     let expected_losses = expected_step["micro_losses"].as_array().expect("losses");
                     assert_eq!(losses.len(), expected_losses.len(), "{case}: micro-batches");
+                    let norm = expected_step["grad_norm"].as_f64().expect("a norm");
+                    close(found.norms[step], norm, norm, &format!("{case}, norm of step {step}"));
                     for (found, expected) in losses.iter().zip(expected_losses) {
                         let expected = expected.as_f64().expect("a loss");
                         close(*found, expected, expected.abs(), &format!("{case}, step {step}"));
