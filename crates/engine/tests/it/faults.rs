@@ -16,7 +16,7 @@ use burn::optim::momentum::MomentumState;
 use burn::optim::{ModuleOptimizer, Optimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 
-use crate::support::{SCHEDULES, ScheduleFn, formula};
+use crate::support::{SCHEDULES, ScheduleFn, formula, quiet_ranks};
 
 /// How a [`Fuse`] fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,6 +114,7 @@ fn failures(
     n_ranks: usize,
     step: impl Fn(&RankHandle) -> Result<(), StepError> + Send + Sync + 'static,
 ) -> Vec<StepError> {
+    quiet_ranks();
     let started = Instant::now();
     let results = World::local(n_ranks)
         .expect("a few ranks")
@@ -349,6 +350,7 @@ fn a_program_that_returns_an_error_ends_the_others_and_is_returned() {
 
 #[test]
 fn a_program_that_panics_ends_the_others_and_is_returned() {
+    quiet_ranks();
     let result = World::local(2).expect("two ranks").run(|rank| {
         let mut engine = engine(&rank, &fuses(2, 9, Fault::Never, 0, &Arc::default()), gpipe, 2)?;
         assert_eq!(rank.rank(), Rank(1), "rank 0 has had enough");

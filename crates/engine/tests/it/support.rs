@@ -197,3 +197,18 @@ pub(crate) fn gradient_values<M: Module>(module: &M, gradients: &GradientsParams
 pub(crate) fn data(named: &[NamedTensor]) -> Vec<TensorData> {
     named.iter().map(|n| n.data.clone()).collect()
 }
+
+/// Keeps panics of ranks out of the output: tests that provoke them look at the error instead, and a
+/// backtrace, where one is asked for, takes longer than what they measure.
+pub(crate) fn quiet_ranks() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let default = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let thread = std::thread::current();
+            if !thread.name().is_some_and(|name| name.starts_with("brigade-rank-")) {
+                default(info);
+            }
+        }));
+    });
+}
