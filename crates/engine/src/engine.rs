@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +13,7 @@ use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::clipping::GradientClipping;
-use crate::error::{BuildError, Cause, EngineError, StepError, panic_message};
+use crate::error::{BuildError, Cause, EngineError, Site, StepError, guard};
 use crate::gradients::{NamedTensor, named_gradients};
 use crate::hub::Contribution;
 use crate::interpreter::{Batch, Interpreter, Mode, Route, RunResult};
@@ -305,11 +304,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
     ) -> Result<RunResult, StepError> {
         let route = &self.evaluations[&n_micro_batches];
         let rank = &self.module.rank;
-        let frozen = catch_unwind(AssertUnwindSafe(|| RankModule::valid(&self.module.stages)));
-        let frozen = frozen.map_err(|payload| {
-            let message = panic_message(payload.as_ref());
-            rank.fail(rank.site("freezing"), Cause::Panicked { what: "a layer's validation form", message })
-        })?;
+        let frozen = guard("a layer's validation form", || RankModule::valid(&self.module.stages))
+            .map_err(|cause| rank.fail(rank.site("freezing"), cause))?;
         Interpreter::new(rank, route, &frozen, &self.module.loss, mode, batch).run()
     }
 
@@ -328,10 +324,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let mut batch = Batch::default();
         let mut found = 0;
         while (first || last) && found < wanted {
-            let next = catch_unwind(AssertUnwindSafe(|| data.next())).map_err(|payload| {
-                let message = panic_message(payload.as_ref());
-                rank.fail(site(), Cause::Panicked { what: "the data source", message })
-            })?;
+            let next = guard("the data source", || data.next()).map_err(|cause| rank.fail(site(), cause))?;
             let Some((input, target)) = next else { break };
             if first {
                 batch.inputs.push(Some(self.erase(input, &site)?));
@@ -360,7 +353,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             return Ok(None);
         }
         // Every rank reports the same failure: that of the rank whose data ended first.
-        let at = crate::error::Site { rank: self.module.ranks[lowest.0], ..site() };
+        let at = Site { rank: self.module.ranks[lowest.0], ..site() };
         let cause = if lowest.1 == highest.1 {
             Cause::DataEnded { wanted, found: lowest.1 }
         } else {
@@ -370,11 +363,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         Err(rank.fail(at, cause))
     }
 
-    fn erase<U: Value>(
-        &self,
-        value: U,
-        site: &impl Fn() -> crate::error::Site,
-    ) -> Result<Tree<AnyTensor>, StepError> {
+    fn erase<U: Value>(&self, value: U, site: &impl Fn() -> Site) -> Result<Tree<AnyTensor>, StepError> {
         let cause = |source| Cause::DataValue { what: "input or target", source };
         value.into_tree().map_err(|source| self.module.rank.fail(site(), cause(source)))
     }
@@ -385,18 +374,15 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         mut gradients: GradientsParams,
         timing: &mut Timing,
     ) -> Result<Option<f64>, StepError> {
-        let rank = &self.module.rank;
+        let rank = self.module.rank.clone();
+        let failed = |cause| rank.fail(rank.site("OptimizerStep()"), cause);
         if let Some(observer) = &mut self.observer {
             let named = named_gradients(&self.module.stages, &gradients);
-            catch_unwind(AssertUnwindSafe(|| observer(&named))).map_err(|payload| {
-                let message = panic_message(payload.as_ref());
-                let cause = Cause::Panicked { what: "the gradient observer", message };
-                rank.fail(rank.site("OptimizerStep()"), cause)
-            })?;
+            guard("the gradient observer", || observer(&named)).map_err(failed)?;
         }
         // Not part of the optimizer's time: a rank waits here for the others.
         let norm = match self.clipping {
-            Some(clipping) => clipping.apply(rank, &self.module.stages, &mut gradients)?,
+            Some(clipping) => clipping.apply(&rank, &self.module.stages, &mut gradients)?,
             None => None,
         };
         let started = Instant::now();
@@ -404,12 +390,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let optimizer = &mut self.optimizer;
         let learning_rate = self.learning_rate;
         // A panic leaves no module behind; the failure makes every later call fail too.
-        let updated =
-            catch_unwind(AssertUnwindSafe(move || optimizer.step(learning_rate, stages, gradients)));
-        self.module.stages = updated.map_err(|payload| {
-            let message = panic_message(payload.as_ref());
-            rank.fail(rank.site("OptimizerStep()"), Cause::Panicked { what: "the optimizer", message })
-        })?;
+        let updated = guard("the optimizer", move || optimizer.step(learning_rate, stages, gradients));
+        self.module.stages = updated.map_err(failed)?;
         timing.record_optimizer(started.elapsed());
         Ok(norm)
     }

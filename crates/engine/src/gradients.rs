@@ -78,59 +78,40 @@ pub struct NamedTensor {
     pub data: TensorData,
 }
 
-/// Keeps the path of the module that is being visited.
-#[derive(Default)]
-struct Path(Vec<String>);
-
-impl Path {
-    fn enter(&mut self, name: &str) {
-        self.0.push(name.to_owned());
-    }
-    fn exit(&mut self) {
-        self.0.pop();
-    }
-    fn join(&self) -> String {
-        self.0.join(".")
-    }
-}
-
 /// The float parameters of a module, in the order of its layers and fields.
 pub(crate) fn named_parameters<M: Module>(module: &M) -> Vec<NamedTensor> {
-    #[derive(Default)]
-    struct Collect(Path, Vec<NamedTensor>);
-    impl ModuleVisitor for Collect {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.1.push(NamedTensor { name: self.0.join(), data: param.val().into_data() });
-        }
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.0.enter(name);
-        }
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.0.exit();
-        }
-    }
-    let mut collect = Collect::default();
-    module.visit(&mut collect);
-    collect.1
+    named(module, None)
 }
 
 /// The gradients of a module's parameters, in the same order; those without one are left out.
 pub(crate) fn named_gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<NamedTensor> {
-    struct Collect<'a>(Path, Vec<NamedTensor>, &'a GradientsParams);
+    named(module, Some(gradients))
+}
+
+/// The parameters of a module, or in their place their gradients.
+fn named<M: Module>(module: &M, gradients: Option<&GradientsParams>) -> Vec<NamedTensor> {
+    struct Collect<'a> {
+        gradients: Option<&'a GradientsParams>,
+        path: Vec<String>,
+        found: Vec<NamedTensor>,
+    }
     impl ModuleVisitor for Collect<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = self.2.get::<D>(param.id) {
-                self.1.push(NamedTensor { name: self.0.join(), data: gradient.into_data() });
-            }
+            let tensor = match self.gradients {
+                Some(gradients) => gradients.get::<D>(param.id),
+                None => Some(param.val()),
+            };
+            let name = self.path.join(".");
+            self.found.extend(tensor.map(|tensor| NamedTensor { name, data: tensor.into_data() }));
         }
         fn enter_module(&mut self, name: &str, _container: &str) {
-            self.0.enter(name);
+            self.path.push(name.to_owned());
         }
         fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.0.exit();
+            self.path.pop();
         }
     }
-    let mut collect = Collect(Path::default(), Vec::new(), gradients);
+    let mut collect = Collect { gradients, path: Vec::new(), found: Vec::new() };
     module.visit(&mut collect);
-    collect.1
+    collect.found
 }

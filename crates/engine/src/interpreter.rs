@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use crossbeam::channel::{Receiver, Sender};
 
-use crate::error::{Cause, Site, StepError, panic_message};
+use crate::error::{Cause, Site, StepError, guard};
 use crate::gradients::OrderedSum;
 use crate::hub::LinkKey;
 use crate::inject::backward_with;
@@ -179,12 +178,14 @@ impl<'a> Interpreter<'a> {
                 }
                 Instruction::RecvActivation { buffer, from, .. } => {
                     self.receive(instruction, from).and_then(|message| {
-                        self.take_activations(from, buffer, message).map_err(|c| self.fail(instruction, c))
+                        let peer = self.route.ranks[from.index()];
+                        self.fill(peer, buffer, message).map_err(|c| self.fail(instruction, c))
                     })
                 }
                 Instruction::RecvGrad { buffer, from, .. } => {
                     self.receive(instruction, from).and_then(|message| {
-                        self.take_gradients(from, buffer, message).map_err(|c| self.fail(instruction, c))
+                        let peer = self.route.ranks[from.index()];
+                        self.fill_gradients(peer, buffer, message).map_err(|c| self.fail(instruction, c))
                     })
                 }
                 _ => self.local(instruction).map_err(|cause| self.fail(instruction, cause)),
@@ -284,14 +285,6 @@ impl<'a> Interpreter<'a> {
         tree.map(|tensor| if training { tensor.into_leaf(LeafRole::Constant) } else { tensor.detached() })
     }
 
-    fn take_activations(&mut self, from: PipeRank, buffer: BufferId, message: Message) -> Result<(), Cause> {
-        self.fill(self.route.ranks[from.index()], buffer, message)
-    }
-
-    fn take_gradients(&mut self, from: PipeRank, buffer: BufferId, message: Message) -> Result<(), Cause> {
-        self.fill_gradients(self.route.ranks[from.index()], buffer, message)
-    }
-
     /// Puts a received value into a slot: in training its tensors become leaves of a new graph.
     fn fill(&mut self, peer: Rank, buffer: BufferId, message: Message) -> Result<(), Cause> {
         let tree = message.into_tree().map_err(|source| Cause::Message { peer, source })?;
@@ -354,11 +347,7 @@ impl<'a> Interpreter<'a> {
             return Ok(());
         }
         let target = self.slot(buffer).target.take().expect(PROVED);
-        let loss = catch_unwind(AssertUnwindSafe(|| (self.loss)(output, target)));
-        let loss = loss.map_err(|payload| Cause::Panicked {
-            what: "the loss function",
-            message: panic_message(payload.as_ref()),
-        })??;
+        let loss = guard("the loss function", || (self.loss)(output, target))??;
         let elements = loss.shape().num_elements();
         if elements != 1 {
             return Err(Cause::LossShape { elements });
@@ -385,13 +374,8 @@ impl<'a> Interpreter<'a> {
             let gradients = slot.output_gradients.take().expect(PROVED);
             outputs.into_iter().zip(gradients).filter_map(|(output, g)| Some((output, g?))).collect()
         };
-        let gradients = catch_unwind(AssertUnwindSafe(|| backward_with(pairs)));
-        let mut gradients = gradients
-            .map_err(|payload| Cause::Panicked {
-                what: "the backward pass",
-                message: panic_message(payload.as_ref()),
-            })?
-            .map_err(Cause::Gradient)?;
+        let gradients = guard("the backward pass", || backward_with(pairs))?;
+        let mut gradients = gradients.map_err(Cause::Gradient)?;
         let input_gradients = leaves
             .iter()
             .map(|leaf| gradients.as_mut().and_then(|gradients| leaf.take_gradient(gradients)))
@@ -408,9 +392,7 @@ impl<'a> Interpreter<'a> {
         let slot = self.slot(buffer);
         let mut gradients = slot.first_half.take();
         if let (Some(deferred), Some(gradients)) = (slot.deferred.take(), &mut gradients) {
-            catch_unwind(AssertUnwindSafe(|| deferred.settle(gradients))).map_err(|payload| {
-                Cause::Panicked { what: "the backward pass", message: panic_message(payload.as_ref()) }
-            })?;
+            guard("the backward pass", || deferred.settle(gradients))?;
         }
         let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
         let sum = self.sums.entry(stage).or_default();

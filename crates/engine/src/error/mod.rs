@@ -10,6 +10,7 @@ use brigade_topology::{Rank, TopologyError};
 
 use crate::tensor::RANK_MAX;
 
+pub(crate) use step::guard;
 pub use step::{Cause, Site, StepError};
 
 /// Why a tensor could not change form.

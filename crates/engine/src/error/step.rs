@@ -1,6 +1,7 @@
 //! What can go wrong in a step, and where.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use brigade_schedule::{CostError, MicroBatch};
 use brigade_topology::{Rank, Stage};
 use brigade_wire::UnflattenError;
 
-use super::{BuildError, TensorError, ValueError};
+use super::{BuildError, TensorError, ValueError, panic_message};
 
 /// Where in the pipeline something happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,4 +251,12 @@ pub enum Cause {
     /// The measured times cannot be replayed.
     #[error("the plan cannot be replayed with the measured times: {0}")]
     Replay(CostError),
+}
+
+/// Runs a user's function, whose panic becomes a cause that names it.
+///
+/// What a panic leaves half done is not used again: the failure ends the step on every rank.
+pub(crate) fn guard<R>(what: &'static str, function: impl FnOnce() -> R) -> Result<R, Cause> {
+    catch_unwind(AssertUnwindSafe(function))
+        .map_err(|payload| Cause::Panicked { what, message: panic_message(payload.as_ref()) })
 }
