@@ -1,0 +1,193 @@
+//! The pipeline engine: whole training and evaluation steps on every rank.
+
+mod data;
+mod evaluate;
+mod train;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use brigade_schedule::{Costs, StageCosts, Timeline, replay};
+use burn::optim::ModuleOptimizer;
+use serde::{Deserialize, Serialize};
+
+use crate::clipping::GradientClipping;
+use crate::error::{BuildError, Cause, EngineError};
+use crate::gradients::NamedTensor;
+use crate::interpreter::Route;
+use crate::module::PipelineModule;
+use crate::report::StepTimes;
+use crate::value::Value;
+
+type GradientObserver = Box<dyn FnMut(&[NamedTensor]) + Send>;
+
+/// The most plans for evaluation that an engine keeps, one for each number of micro-batches: a program
+/// that evaluates on ever other numbers must not gather plans for ever.
+const EVALUATION_PLANS_MAX: usize = 16;
+
+/// How to train.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Learning rate of the first step; see [`PipelineEngine::set_learning_rate`].
+    pub learning_rate: f64,
+}
+
+/// Trains and evaluates one rank's part of a pipeline; every rank makes the same calls.
+///
+/// # Examples
+/// ```
+/// use brigade_engine::{EngineError, Layer, Layers, PipelineEngine, PipelineModule, TrainConfig, World};
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::optim::SgdConfig;
+/// use burn::tensor::{Device, Tensor};
+///
+/// #[derive(Module, Debug)]
+/// struct Dense {
+///     linear: Linear,
+/// }
+/// impl Layer for Dense {
+///     type Input = Tensor<2>;
+///     type Output = Tensor<2>;
+///     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+///         self.linear.forward(x)
+///     }
+/// }
+///
+/// let losses = World::local(2)?.run(|rank| {
+///     let layers = Layers::new().repeat(4, |_, d| Dense { linear: LinearConfig::new(3, 3).init(d) });
+///     let mean_square = |y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean();
+///     let module = PipelineModule::builder(&layers, mean_square).micro_batches(2).build(&rank)?;
+///     let config = TrainConfig { learning_rate: 0.1 };
+///     let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config)?;
+///     let mut data = (0..4).map(|i| {
+///         let x = Tensor::<2>::full([5, 3], i, &Device::flex());
+///         (x.clone(), x)
+///     });
+///     let mut losses = Vec::new();
+///     while let Some(report) = engine.train_batch(&mut data)? {
+///         losses.push(report.loss);
+///     }
+///     Ok::<_, EngineError>(losses)
+/// })?;
+/// assert_eq!(losses[0].len(), 2);
+/// assert_eq!(losses[0], losses[1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct PipelineEngine<I, O, T> {
+    module: PipelineModule<I, O, T>,
+    optimizer: ModuleOptimizer,
+    learning_rate: f64,
+    n_steps: u64,
+    training: Route,
+    evaluations: BTreeMap<u32, Route>,
+    observer: Option<GradientObserver>,
+    clipping: Option<GradientClipping>,
+    /// What every rank must have in common, compared at each call.
+    identity: String,
+}
+
+impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
+    /// Joins the pipeline with this rank's module and an optimizer for its parameters.
+    ///
+    /// # Errors
+    /// [`BuildError::LearningRate`] for one that is negative or not finite; [`Cause::LinkDiffers`] when
+    /// the ranks have built different plans.
+    pub fn new(
+        module: PipelineModule<I, O, T>,
+        optimizer: ModuleOptimizer,
+        config: TrainConfig,
+    ) -> Result<Self, EngineError> {
+        check_learning_rate(config.learning_rate)?;
+        let training = module.route(Arc::clone(&module.training))?;
+        let identity = format!("engine {}, {}", training.serial, module.identity());
+        Ok(Self {
+            module,
+            optimizer,
+            learning_rate: config.learning_rate,
+            n_steps: 0,
+            training,
+            evaluations: BTreeMap::new(),
+            observer: None,
+            clipping: None,
+            identity,
+        })
+    }
+
+    /// The module, with the weights of the last step.
+    #[must_use]
+    pub fn module(&self) -> &PipelineModule<I, O, T> {
+        &self.module
+    }
+
+    /// Learning rate of the next step.
+    #[must_use]
+    pub fn learning_rate(&self) -> f64 {
+        self.learning_rate
+    }
+
+    /// Sets the learning rate from the next step on; give every rank the same.
+    ///
+    /// # Errors
+    /// [`BuildError::LearningRate`] for one that is negative or not finite.
+    pub fn set_learning_rate(&mut self, learning_rate: f64) -> Result<(), BuildError> {
+        check_learning_rate(learning_rate)?;
+        self.learning_rate = learning_rate;
+        Ok(())
+    }
+
+    /// Bounds the gradients of every step from the next one on, or no longer; give every rank the same.
+    ///
+    /// # Errors
+    /// [`BuildError::Clipping`] for a bound that is not above 0.
+    pub fn set_gradient_clipping(&mut self, clipping: Option<GradientClipping>) -> Result<(), BuildError> {
+        if let Some(clipping) = clipping {
+            clipping.check()?;
+        }
+        self.clipping = clipping;
+        Ok(())
+    }
+
+    /// Shows `observer` this rank's gradients, summed and scaled, before they are clipped and used.
+    ///
+    /// They are copied to the host for it.
+    pub fn observe_gradients(&mut self, observer: impl FnMut(&[NamedTensor]) + Send + 'static) {
+        self.observer = Some(Box::new(observer));
+    }
+
+    /// Replays the training plan with the mean times of a step: what the plan alone would have given.
+    ///
+    /// # Errors
+    /// [`Cause::Replay`] when the times cannot be replayed.
+    pub fn replay(&self, times: &StepTimes) -> Result<Timeline, Cause> {
+        let optimizer = times.ranks.iter().map(|rank| rank.optimizer).max().unwrap_or_default();
+        let stages = times.stages.iter().map(|stage| StageCosts {
+            forward_s: stage.forward.mean_s(),
+            input_grad_s: stage.backward.mean_s(),
+            weight_grad_s: stage.weight_grad.mean_s(),
+            ..StageCosts::default()
+        });
+        let costs = Costs {
+            stages: stages.collect(),
+            optimizer_s: optimizer.as_secs_f64(),
+            ..Costs::uniform(0, StageCosts::default())
+        };
+        replay(&self.module.training, &costs).map_err(Cause::Replay)
+    }
+}
+
+impl<I, O, T> fmt::Debug for PipelineEngine<I, O, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineEngine")
+            .field("module", &self.module)
+            .field("learning_rate", &self.learning_rate)
+            .field("n_steps", &self.n_steps)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_learning_rate(value: f64) -> Result<(), BuildError> {
+    if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(BuildError::LearningRate { value }) }
+}

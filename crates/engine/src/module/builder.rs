@@ -1,0 +1,230 @@
+//! Cuts the layers, proves the plan and builds this rank's layers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use brigade_partition::{LayerInfo, Options, PartitionMethod, partition};
+use brigade_schedule::{Capacity, CheckedPlan, Plan, ScheduleError, Shape, check, least_capacity, lower};
+use brigade_topology::{PipeRank, ProcessTopology, Rank};
+use burn::module::Module;
+use burn::tensor::Device;
+
+use super::init::{Turn, build_layer, claim, on_autodiff, panicked};
+use super::{LossFn, PipelineModule, ScheduleFn};
+use crate::error::BuildError;
+use crate::gradients::initialize;
+use crate::layers::LayerSpec;
+use crate::stage::{PlacedLayer, RankModule, StageModule};
+use crate::value::Value;
+use crate::world::RankHandle;
+
+/// Collects what a [`PipelineModule`] is made from.
+pub struct PipelineModuleBuilder<I, O, T> {
+    pub(super) specs: Vec<LayerSpec>,
+    pub(super) loss: LossFn,
+    pub(super) topology: Option<ProcessTopology>,
+    pub(super) method: PartitionMethod,
+    pub(super) schedule: ScheduleFn,
+    pub(super) n_micro_batches: u32,
+    pub(super) base_seed: u64,
+    pub(super) device: Device,
+    pub(super) types: PhantomData<fn(I, T) -> O>,
+}
+
+impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
+    /// Sets the grid of ranks; one pipeline over the whole world if unset.
+    #[must_use]
+    pub fn topology(mut self, topology: ProcessTopology) -> Self {
+        self.topology = Some(topology);
+        self
+    }
+
+    /// Sets how the layers are cut into stages; by parameters if unset.
+    #[must_use]
+    #[doc(alias = "partition_method")]
+    pub fn partition(mut self, method: PartitionMethod) -> Self {
+        self.method = method;
+        self
+    }
+
+    /// Sets the schedule of training steps, any function that makes a plan; 1F1B if unset.
+    ///
+    /// The plan also says where the stages live and how many there are.
+    #[must_use]
+    pub fn schedule(
+        mut self,
+        schedule: impl Fn(Shape) -> Result<Plan, ScheduleError> + Send + Sync + 'static,
+    ) -> Self {
+        self.schedule = Arc::new(schedule);
+        self
+    }
+
+    /// Sets the number of micro-batches of one training batch; 1 if unset.
+    #[must_use]
+    #[doc(alias = "gradient_accumulation_steps")]
+    pub fn micro_batches(mut self, n_micro_batches: u32) -> Self {
+        self.n_micro_batches = n_micro_batches;
+        self
+    }
+
+    /// Sets the seed of layer 0; layer i is initialised from this seed plus i, wherever it lives.
+    #[must_use]
+    pub fn base_seed(mut self, seed: u64) -> Self {
+        self.base_seed = seed;
+        self
+    }
+
+    /// Sets this rank's device; the embedded CPU backend if unset.
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = device.inner();
+        self
+    }
+
+    /// Cuts the layers, proves the plan and builds the layers of this rank, and no others.
+    ///
+    /// # Errors
+    /// [`BuildError`]: the layers, the topology, the schedule or the plan do not fit together.
+    pub fn build(self, rank: &RankHandle) -> Result<PipelineModule<I, O, T>, BuildError> {
+        if self.specs.is_empty() {
+            return Err(BuildError::NoLayers);
+        }
+        let (pipe_rank, ranks) = self.locate(rank)?;
+        let n_ranks = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+        let plan = (self.schedule)(Shape { n_ranks, n_micro_batches: self.n_micro_batches })?;
+        let placement = plan.placement();
+        if placement.n_ranks() != n_ranks {
+            let plan = usize::try_from(placement.n_ranks()).unwrap_or(usize::MAX);
+            return Err(BuildError::PlanRanks { plan, topology: ranks.len() });
+        }
+        let checked = prove(&plan)?;
+        if checked.is_forward_only() {
+            return Err(BuildError::PlanKind { wanted: "training", found: "has no backward pass" });
+        }
+        let infos = self.count(rank.deadline())?;
+        let n_stages = usize::try_from(placement.n_stages()).unwrap_or(usize::MAX);
+        let cuts = partition(&self.method, &infos, n_stages, &Options::default())?;
+        let device = self.device.clone().autodiff();
+        let stages = placement
+            .stages_of(pipe_rank)
+            .into_iter()
+            .flatten()
+            .map(|stage| {
+                let layers = self.build_layers(cuts.stage(stage.index()), &device, rank.deadline())?;
+                Ok(StageModule { stage, layers })
+            })
+            .collect::<Result<Vec<_>, BuildError>>()?;
+        Ok(PipelineModule {
+            rank: rank.clone(),
+            stages: RankModule { stages },
+            loss: self.loss,
+            placement,
+            pipe_rank,
+            ranks,
+            training: Arc::new(checked),
+            cuts,
+            infos,
+            device: self.device,
+            types: PhantomData,
+        })
+    }
+
+    /// This rank's place in its pipeline, and the world ranks of that pipeline.
+    fn locate(&self, rank: &RankHandle) -> Result<(PipeRank, Vec<Rank>), BuildError> {
+        let world = rank.world_size();
+        let topology = match &self.topology {
+            Some(topology) => topology.clone(),
+            None => ProcessTopology::pipe_data(u64::try_from(world).unwrap_or(u64::MAX), 1)?,
+        };
+        if usize::try_from(topology.world_size()) != Ok(world) {
+            return Err(BuildError::WorldSize {
+                topology: topology.to_string(),
+                ranks: topology.world_size(),
+                world,
+            });
+        }
+        for (axis, size) in topology.axes() {
+            if axis != "pipe" && size > 1 {
+                return Err(BuildError::Axis { axis: axis.to_owned(), size });
+            }
+        }
+        // With one axis larger than 1, a rank is its own coordinate on it.
+        let pipe_rank = PipeRank(u32::try_from(rank.rank().0).unwrap_or(u32::MAX));
+        let ranks = (0..topology.world_size()).map(Rank).collect();
+        Ok((pipe_rank, ranks))
+    }
+
+    /// Counts the parameters of every layer; Burn makes none of them for that.
+    fn count(&self, deadline: Duration) -> Result<Vec<LayerInfo>, BuildError> {
+        let mut owners = BTreeMap::new();
+        let device = self.device.clone().autodiff();
+        let count = |(index, spec): (usize, &LayerSpec)| {
+            let _turn = Turn::take(deadline, index)?;
+            device.seed(self.seed(index));
+            let built = build_layer(spec, index, &device)?;
+            claim(&mut owners, &built, index)?;
+            let parameters = u64::try_from(built.num_params()).unwrap_or(u64::MAX);
+            Ok(LayerInfo::new(spec.type_name(), parameters))
+        };
+        self.specs.iter().enumerate().map(count).collect()
+    }
+
+    fn seed(&self, layer: usize) -> u64 {
+        self.base_seed.wrapping_add(u64::try_from(layer).unwrap_or(u64::MAX))
+    }
+
+    fn build_layers(
+        &self,
+        range: Range<usize>,
+        device: &Device,
+        deadline: Duration,
+    ) -> Result<Vec<PlacedLayer>, BuildError> {
+        let first = range.start;
+        let build = |(offset, spec): (usize, &LayerSpec)| {
+            let index = first.saturating_add(offset);
+            let turn = Turn::take(deadline, index)?;
+            device.seed(self.seed(index));
+            let layer = build_layer(spec, index, device)?;
+            let layer = catch_unwind(AssertUnwindSafe(|| {
+                initialize(&layer);
+                on_autodiff(layer)
+            }))
+            .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
+            drop(turn);
+            Ok(PlacedLayer { index, type_name: spec.type_name(), layer })
+        };
+        self.specs[range].iter().enumerate().map(build).collect()
+    }
+}
+
+impl<I, O, T> fmt::Debug for PipelineModuleBuilder<I, O, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineModuleBuilder")
+            .field("n_layers", &self.specs.len())
+            .field("topology", &self.topology)
+            .field("method", &self.method)
+            .field("n_micro_batches", &self.n_micro_batches)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Proves a plan over links that hold as many messages as the plan ever has micro-batches in flight, or
+/// more where it needs them: then a sender waits only when its receiver is that far behind, and a link's
+/// memory stays bounded.
+pub(super) fn prove(plan: &Plan) -> Result<CheckedPlan, BuildError> {
+    let program = lower(plan)?;
+    let least = least_capacity(&program)?;
+    let checked = check(program, least)?;
+    let ranks = (0..checked.placement().n_ranks()).map(PipeRank);
+    let in_flight = ranks.map(|rank| checked.in_flight(rank)).max().unwrap_or(1);
+    if in_flight <= least.0 {
+        Ok(checked)
+    } else {
+        Ok(check(checked.program().clone(), Capacity(in_flight))?)
+    }
+}

@@ -1,0 +1,88 @@
+//! Building one layer: its turn at Burn's random state, and what is checked of it.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+
+use crate::error::{BuildError, panic_message};
+use crate::layer::AnyLayer;
+use crate::layers::LayerSpec;
+
+/// Burn's random numbers come from one state for the whole process: one rank at a time may seed it,
+/// build a layer and make its parameters.
+static INITIALIZATION: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
+/// The turn of one rank to build a layer; ends when it is dropped.
+pub(super) struct Turn;
+
+impl Turn {
+    pub(super) fn take(waited: Duration, layer: usize) -> Result<Self, BuildError> {
+        let (busy, ended) = &INITIALIZATION;
+        let busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut busy, timeout) =
+            ended.wait_timeout_while(busy, waited, |busy| *busy).unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() && *busy {
+            return Err(BuildError::Busy { layer, waited });
+        }
+        *busy = true;
+        Ok(Self)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *INITIALIZATION.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        INITIALIZATION.1.notify_one();
+    }
+}
+
+/// A layer that its builder made without autodiff would learn nothing and say nothing: it is put into
+/// training, which leaves frozen parameters frozen.
+pub(super) fn on_autodiff(layer: AnyLayer) -> AnyLayer {
+    struct Plain(bool);
+    impl ModuleVisitor for Plain {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 |= !param.lazy_device().is_autodiff();
+        }
+    }
+    let mut plain = Plain(false);
+    layer.visit(&mut plain);
+    if plain.0 { layer.train() } else { layer }
+}
+
+/// Refuses a parameter that two layers have: it would be one weight in a stage and two across stages.
+pub(super) fn claim(
+    owners: &mut BTreeMap<u64, usize>,
+    built: &AnyLayer,
+    layer: usize,
+) -> Result<(), BuildError> {
+    struct Ids(Vec<u64>);
+    impl ModuleVisitor for Ids {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.id.val());
+        }
+    }
+    let mut ids = Ids(Vec::new());
+    built.visit(&mut ids);
+    match ids.0.into_iter().map(|id| *owners.entry(id).or_insert(layer)).find(|&owner| owner != layer) {
+        Some(first) => Err(BuildError::SharedParameter { first, layer }),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn build_layer(spec: &LayerSpec, index: usize, device: &Device) -> Result<AnyLayer, BuildError> {
+    let layer = catch_unwind(AssertUnwindSafe(|| spec.build(device)))
+        .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
+    match layer.unsupported_rank() {
+        Some(rank) => Err(BuildError::ParameterRank { layer: index, type_name: spec.type_name(), rank }),
+        None => Ok(layer),
+    }
+}
+
+pub(super) fn panicked(spec: &LayerSpec, layer: usize, payload: &(dyn std::any::Any + Send)) -> BuildError {
+    BuildError::LayerPanicked { layer, type_name: spec.type_name(), message: panic_message(payload) }
+}

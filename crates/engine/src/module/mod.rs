@@ -1,0 +1,180 @@
+//! The pipeline module: layers cut into stages, a schedule proved sound, and this rank's own layers.
+
+mod builder;
+mod init;
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use brigade_partition::{Cuts, LayerInfo, PartitionError, PartitionMethod, Report};
+use brigade_schedule::{CheckedPlan, Plan, ScheduleError, Shape, forward_only_on, one_f_one_b};
+use brigade_topology::{PipeRank, Placement, Rank, Stage};
+use brigade_wire::Tree;
+use burn::tensor::{Device, Tensor};
+
+use self::builder::prove;
+use crate::error::{BuildError, Cause, StepError};
+use crate::gradients::{NamedTensor, named_parameters};
+use crate::interpreter::Route;
+use crate::layers::Layers;
+use crate::stage::RankModule;
+use crate::tensor::AnyTensor;
+use crate::value::Value;
+use crate::world::RankHandle;
+
+pub use self::builder::PipelineModuleBuilder;
+
+/// The loss of one micro-batch from the last layer's output and the target.
+pub(crate) type LossFn =
+    Arc<dyn Fn(Tree<AnyTensor>, Tree<AnyTensor>) -> Result<Tensor<1>, Cause> + Send + Sync>;
+
+type ScheduleFn = Arc<dyn Fn(Shape) -> Result<Plan, ScheduleError> + Send + Sync>;
+
+/// The seed that DeepSpeed starts from as well.
+pub const BASE_SEED_DEFAULT: u64 = 1234;
+
+/// One rank's part of a model: its stages, built, and what all ranks know of the split.
+///
+/// # Examples
+/// See [`PipelineEngine`](crate::PipelineEngine).
+pub struct PipelineModule<I, O, T> {
+    pub(crate) rank: RankHandle,
+    pub(crate) stages: RankModule,
+    pub(crate) loss: LossFn,
+    pub(crate) placement: Placement,
+    pub(crate) pipe_rank: PipeRank,
+    /// World ranks of this pipeline, by pipeline rank.
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) training: Arc<CheckedPlan>,
+    cuts: Cuts,
+    infos: Vec<LayerInfo>,
+    device: Device,
+    types: PhantomData<fn(I, T) -> O>,
+}
+
+impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
+    /// Starts from a list of layers and a loss: the mean of one micro-batch, as a tensor of one element.
+    pub fn builder(
+        layers: &Layers<I, O>,
+        loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,
+    ) -> PipelineModuleBuilder<I, O, T> {
+        let loss: LossFn = Arc::new(move |output, target| {
+            let output =
+                O::from_tree(output).map_err(|source| Cause::LossValue { what: "output", source })?;
+            let target =
+                T::from_tree(target).map_err(|source| Cause::LossValue { what: "target", source })?;
+            Ok(loss(output, target))
+        });
+        PipelineModuleBuilder {
+            specs: layers.specs().to_vec(),
+            loss,
+            topology: None,
+            method: PartitionMethod::Parameters,
+            schedule: Arc::new(one_f_one_b),
+            n_micro_batches: 1,
+            base_seed: BASE_SEED_DEFAULT,
+            device: Device::flex(),
+            types: PhantomData,
+        }
+    }
+
+    /// The cuts between stages.
+    #[must_use]
+    pub fn cuts(&self) -> &Cuts {
+        &self.cuts
+    }
+
+    /// Layers and parameters of each stage.
+    ///
+    /// # Errors
+    /// [`PartitionError`] when the parameters are too many to add up.
+    pub fn split(&self) -> Result<Report, PartitionError> {
+        let weights: Vec<u64> = self.infos.iter().map(|info| info.parameters).collect();
+        Report::new(&self.cuts, &weights)
+    }
+
+    /// Where the stages live.
+    #[must_use]
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The training plan, proved sound.
+    #[must_use]
+    pub fn plan(&self) -> &CheckedPlan {
+        &self.training
+    }
+
+    /// Number of micro-batches of a training batch.
+    #[must_use]
+    pub fn n_micro_batches(&self) -> u32 {
+        self.training.n_micro_batches()
+    }
+
+    /// The stages of this rank.
+    pub fn stages(&self) -> impl Iterator<Item = Stage> + '_ {
+        self.stages.stages.iter().map(|module| module.stage)
+    }
+
+    /// Number of parameters of the whole model.
+    #[must_use]
+    pub fn n_parameters(&self) -> u64 {
+        self.infos.iter().map(|info| info.parameters).sum()
+    }
+
+    /// This rank's float parameters, named as at any other number of stages.
+    #[must_use]
+    pub fn parameters(&self) -> Vec<NamedTensor> {
+        named_parameters(&self.stages)
+    }
+
+    /// The device of this rank, without autodiff.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.device.clone()
+    }
+
+    /// A forward-only plan over the same stages.
+    pub(crate) fn evaluation_plan(&self, n_micro_batches: u32) -> Result<CheckedPlan, BuildError> {
+        prove(&forward_only_on(self.placement, n_micro_batches)?)
+    }
+
+    /// This rank's ends of the links of a plan.
+    pub(crate) fn route(&self, plan: Arc<CheckedPlan>) -> Result<Route, StepError> {
+        Route::new(&self.rank, plan, self.pipe_rank, self.ranks.clone())
+            .map_err(|cause| self.rank.fail(self.rank.site("engine set-up"), cause))
+    }
+
+    /// The split and the plan, short enough for a message.
+    pub(crate) fn identity(&self) -> String {
+        let mut plan = DefaultHasher::new();
+        for rank in (0..self.placement.n_ranks()).map(PipeRank) {
+            self.training.instructions(rank).hash(&mut plan);
+        }
+        format!(
+            "{} layers cut at {:?}, plan {:016x}",
+            self.infos.len(),
+            self.cuts.boundaries(),
+            plan.finish()
+        )
+    }
+
+    pub(crate) fn holds_first(&self) -> bool {
+        self.stages().any(|stage| stage.0 == 0)
+    }
+
+    pub(crate) fn holds_last(&self) -> bool {
+        self.stages().any(|stage| stage.0.saturating_add(1) == self.placement.n_stages())
+    }
+}
+
+impl<I, O, T> fmt::Debug for PipelineModule<I, O, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineModule")
+            .field("pipe_rank", &self.pipe_rank)
+            .field("cuts", &self.cuts)
+            .finish_non_exhaustive()
+    }
+}
