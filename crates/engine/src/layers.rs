@@ -7,6 +7,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 
 use crate::layer::{AnyLayer, Layer, short_type_name};
+use crate::tie::Tie;
 use crate::value::Value;
 
 type BuildFn = Arc<dyn Fn(&Device) -> AnyLayer + Send + Sync>;
@@ -16,6 +17,7 @@ type BuildFn = Arc<dyn Fn(&Device) -> AnyLayer + Send + Sync>;
 pub struct LayerSpec {
     type_name: &'static str,
     build: BuildFn,
+    tie: Option<Tie>,
 }
 
 impl LayerSpec {
@@ -24,7 +26,21 @@ impl LayerSpec {
         Self {
             type_name: short_type_name::<L>(),
             build: Arc::new(move |device| AnyLayer::new(build(device))),
+            tie: None,
         }
+    }
+
+    /// Shares parameters of this layer with every other layer whose tie has the same key.
+    #[must_use]
+    pub fn with_tie(mut self, tie: Tie) -> Self {
+        self.tie = Some(tie);
+        self
+    }
+
+    /// What the layer shares with others, if anything.
+    #[must_use]
+    pub fn tie(&self) -> Option<&Tie> {
+        self.tie.as_ref()
     }
 
     /// Name of the layer's type, without path and parameters; `type:REGEX` cuts look at it.
@@ -102,6 +118,22 @@ impl<I: Value, O: Value> Layers<I, O> {
         build: impl Fn(&Device) -> L + Send + Sync + 'static,
     ) -> Layers<I, L::Output> {
         self.specs.push(LayerSpec::new(build));
+        Layers { specs: self.specs, types: PhantomData }
+    }
+
+    /// Appends a layer that shares parameters with every other layer of the same key: `attributes` are
+    /// their paths inside the layer, such as `weight` or `inner.weight`; none of them means all.
+    ///
+    /// See [`Tie`] for what becomes of them.
+    #[must_use]
+    #[doc(alias = "TiedLayerSpec")]
+    pub fn tied<L: Layer<Input = O>, A: Into<String>>(
+        mut self,
+        key: impl Into<String>,
+        attributes: impl IntoIterator<Item = A>,
+        build: impl Fn(&Device) -> L + Send + Sync + 'static,
+    ) -> Layers<I, L::Output> {
+        self.specs.push(LayerSpec::new(build).with_tie(Tie::new(key, attributes)));
         Layers { specs: self.specs, types: PhantomData }
     }
 

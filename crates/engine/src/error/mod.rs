@@ -145,6 +145,16 @@ pub enum BuildError {
         /// Global index of the other.
         layer: usize,
     },
+    /// Layers share parameters in a way that cannot be.
+    #[error("tie `{key}`: layer {layer} {problem}")]
+    Tie {
+        /// The tie's key.
+        key: String,
+        /// Global index of the layer.
+        layer: usize,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// A learning rate that is not a number or is negative.
     #[error("learning rate {value}: it must be a finite number of at least 0")]
     LearningRate {

@@ -94,6 +94,10 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         if self.specs.is_empty() {
             return Err(BuildError::NoLayers);
         }
+        if let Some((layer, tie)) = self.specs.iter().enumerate().find_map(|(i, s)| Some((i, s.tie()?))) {
+            let problem = "cannot share parameters yet".to_owned();
+            return Err(BuildError::Tie { key: tie.key.clone(), layer, problem });
+        }
         let (pipe_rank, ranks) = self.locate(rank)?;
         let n_ranks = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
         let plan = (self.schedule)(Shape { n_ranks, n_micro_batches: self.n_micro_batches })?;
