@@ -40,7 +40,7 @@ fn steps(n_ranks: usize, schedule: Schedule, n_steps: u64) -> Duration {
                 .schedule(move |shape| schedule.plan(shape))
                 .micro_batches(16)
                 .build(&rank)?;
-            let config = TrainConfig { learning_rate: 0.0 };
+            let config = TrainConfig::new(0.0);
             let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config)?;
             let x = Tensor::<1>::zeros([1], &Device::flex());
             let mut data = std::iter::repeat_with(|| (x.clone(), x.clone()));

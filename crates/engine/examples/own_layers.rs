@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mean_square = |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean();
         let layers = Layers::new().repeat(4, dense);
         let module = PipelineModule::builder(&layers, mean_square).micro_batches(4).build(&rank)?;
-        let config = TrainConfig { learning_rate: 1e-2 };
+        let config = TrainConfig::new(1e-2);
         let mut engine = PipelineEngine::new(module, AdamWConfig::new().init(), config)?;
         let mut data = (0..400).map(|i| {
             let x = Tensor::<1, Int>::arange(i..i + 128, &Device::flex()).float().sin().reshape([8, 16]);

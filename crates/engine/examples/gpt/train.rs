@@ -73,7 +73,7 @@ fn run_rank(rank: &RankHandle, options: &Options, corpus: &Corpus) -> Result<Out
         .build(rank)?;
     let (split, n_parameters) = (module.split()?, module.n_parameters());
     let optimizer = AdamWConfig::new().with_beta_2(0.99).with_weight_decay(0.01).init();
-    let mut engine = PipelineEngine::new(module, optimizer, TrainConfig { learning_rate: 0.0 })?;
+    let mut engine = PipelineEngine::new(module, optimizer, TrainConfig::new(0.0))?;
 
     let progress = (rank.rank().index() == 0).then(|| Progress::new(options.steps));
     let mut steps = Vec::new();

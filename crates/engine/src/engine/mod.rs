@@ -29,9 +29,18 @@ const EVALUATION_PLANS_MAX: usize = 16;
 /// How to train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TrainConfig {
     /// Learning rate of the first step; see [`PipelineEngine::set_learning_rate`].
     pub learning_rate: f64,
+}
+
+impl TrainConfig {
+    /// Trains at `learning_rate`, with the defaults for everything else.
+    #[must_use]
+    pub fn new(learning_rate: f64) -> Self {
+        Self { learning_rate }
+    }
 }
 
 /// Trains and evaluates one rank's part of a pipeline; every rank makes the same calls.
@@ -60,7 +69,7 @@ pub struct TrainConfig {
 ///     let layers = Layers::new().repeat(4, |_, d| Dense { linear: LinearConfig::new(3, 3).init(d) });
 ///     let mean_square = |y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean();
 ///     let module = PipelineModule::builder(&layers, mean_square).micro_batches(2).build(&rank)?;
-///     let config = TrainConfig { learning_rate: 0.1 };
+///     let config = TrainConfig::new(0.1);
 ///     let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config)?;
 ///     let mut data = (0..4).map(|i| {
 ///         let x = Tensor::<2>::full([5, 3], i, &Device::flex());

@@ -44,7 +44,7 @@ fn train<I: Value + Clone + Sync, O: Value, T: Value + Clone + Sync>(
                 .schedule(schedule)
                 .micro_batches(m)
                 .build(&rank)?;
-            let config = TrainConfig { learning_rate: 0.1 };
+            let config = TrainConfig::new(0.1);
             let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config)?;
             let seen = Arc::new(Mutex::new(Vec::new()));
             let sink = Arc::clone(&seen);

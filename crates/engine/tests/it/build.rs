@@ -169,7 +169,7 @@ fn impossible_worlds_and_learning_rates_are_refused() {
     for learning_rate in [f64::NAN, f64::INFINITY, -1.0] {
         let result = World::local(1).unwrap().run(move |rank| {
             let module = PipelineModule::builder(&gpt(1), cross_entropy).build(&rank)?;
-            PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig { learning_rate }).map(|_| ())
+            PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig::new(learning_rate)).map(|_| ())
         });
         assert!(result.unwrap_err().to_string().contains("rank 0"));
     }

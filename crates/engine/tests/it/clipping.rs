@@ -37,8 +37,7 @@ fn the_norm_and_the_factor_are_those_of_all_stages() {
                 factor: [3.0, -4.0][i],
             });
             let module = PipelineModule::builder(&layers, |y: Tensor<1>, _: ()| y).build(&rank)?;
-            let mut engine =
-                PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig { learning_rate: 1.0 })?;
+            let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig::new(1.0))?;
             engine.set_gradient_clipping(clipping)?;
             let mut source = std::iter::repeat_with(|| (Tensor::<1>::zeros([1], &Device::flex()), ()));
             let report = engine.train_batch(&mut source)?.expect("endless data");
@@ -72,7 +71,7 @@ fn clipped_training_is_equal_at_every_split() {
                 .schedule(move |shape| schedule.plan(shape))
                 .micro_batches(4)
                 .build(&rank)?;
-            let config = TrainConfig { learning_rate: 0.01 };
+            let config = TrainConfig::new(0.01);
             let mut engine = PipelineEngine::new(module, AdamWConfig::new().init(), config)?;
             engine.set_gradient_clipping(Some(clipping))?;
             let mut source = (0..12).map(|serial| tokens(serial, 2));
@@ -106,7 +105,7 @@ fn bounds_that_are_not_above_zero_are_refused() {
         for clipping in [GradientClipping::GlobalNorm(bound), GradientClipping::Value(bound)] {
             let result = World::local(1).expect("one rank").run(move |rank| {
                 let module = PipelineModule::builder(&gpt(1), cross_entropy).build(&rank)?;
-                let config = TrainConfig { learning_rate: 0.1 };
+                let config = TrainConfig::new(0.1);
                 let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config)?;
                 Ok::<_, EngineError>(engine.set_gradient_clipping(Some(clipping))?)
             });

@@ -13,7 +13,7 @@ type Gpt = PipelineEngine<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
 fn engine(rank: &RankHandle) -> Result<Gpt, EngineError> {
     let module =
         PipelineModule::builder(&gpt(2), cross_entropy).schedule(gpipe).micro_batches(3).build(rank)?;
-    PipelineEngine::new(module, AdamWConfig::new().init(), TrainConfig { learning_rate: 0.02 })
+    PipelineEngine::new(module, AdamWConfig::new().init(), TrainConfig::new(0.02))
 }
 
 /// Evaluations of other sizes between the steps change nothing.

@@ -106,7 +106,7 @@ fn engine(
         .schedule(schedule)
         .micro_batches(n_micro_batches)
         .build(rank)?;
-    PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig { learning_rate: 0.1 })
+    PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig::new(0.1))
 }
 
 /// Runs `step` on every rank of a pipeline and returns each rank's failure; fails when it takes a second.
@@ -196,7 +196,7 @@ fn a_loss_that_panics_or_is_not_one_number_is_named() {
         let errors = failures(2, move |rank| {
             let layers = fuses(2, 0, Fault::Never, 0, &Arc::default());
             let module = PipelineModule::builder(&layers, loss).micro_batches(2).build(rank).expect("builds");
-            let config = TrainConfig { learning_rate: 0.1 };
+            let config = TrainConfig::new(0.1);
             let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config).expect("joins");
             engine.train_batch(&mut pairs(2)).map(|_| ())
         });
@@ -233,7 +233,7 @@ fn an_optimizer_that_panics_ends_every_rank() {
         let module = PipelineModule::builder(&layers, square).build(rank).expect("builds");
         let optimizer: ModuleOptimizer =
             if rank.rank() == Rank(1) { Broken.into() } else { SgdConfig::new().init() };
-        let config = TrainConfig { learning_rate: 0.1 };
+        let config = TrainConfig::new(0.1);
         let mut engine = PipelineEngine::new(module, optimizer, config).expect("joins");
         engine.train_batch(&mut pairs(1)).map(|_| ())
     });

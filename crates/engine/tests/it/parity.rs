@@ -264,7 +264,7 @@ fn run(n_stages: usize, schedule: ScheduleFn, setting: &Setting) -> Run {
                 .partition("uniform".parse().expect("a method"))
                 .micro_batches(u32::try_from(sizes.n_micro_batches).expect("small"))
                 .build(&rank)?;
-            let config = TrainConfig { learning_rate };
+            let config = TrainConfig::new(learning_rate);
             let mut engine = PipelineEngine::new(module, optimizer.clone(), config)?;
             // Any clipping reports the norm; a bound that nothing reaches leaves the gradients alone.
             let bound = clip.unwrap_or(f64::MAX);

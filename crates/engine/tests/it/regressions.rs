@@ -27,7 +27,7 @@ fn hundreds_of_steps_on_four_threads_stay_equal_to_each_other() {
                     .schedule(one_f_one_b)
                     .micro_batches(6)
                     .build(&rank)?;
-                let config = TrainConfig { learning_rate: 0.003 };
+                let config = TrainConfig::new(0.003);
                 let mut engine = PipelineEngine::new(module, AdamWConfig::new().init(), config)?;
                 let mut source = (0..300 * 6).map(|serial| tokens(serial % 7, 1));
                 let mut losses = Vec::new();
@@ -75,7 +75,7 @@ fn build(rank: &RankHandle, layers: &Plain, schedule: Schedule) -> Result<PlainE
         .schedule(move |shape| schedule.plan(shape))
         .micro_batches(4)
         .build(rank)?;
-    PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig { learning_rate: 0.1 })
+    PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig::new(0.1))
 }
 
 fn constant(i: usize) -> impl Fn(&Device) -> Tensor<2> {
@@ -152,7 +152,7 @@ fn ranks_that_run_different_models_are_told_at_once() {
             let method = if second && what == 1 { "cuts:0,1,8" } else { "uniform" };
             let module = PipelineModule::builder(&layers, square).partition(method.parse()?).build(&rank)?;
             let learning_rate = if second && what == 2 { 0.2 } else { 0.1 };
-            let config = TrainConfig { learning_rate };
+            let config = TrainConfig::new(learning_rate);
             let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config)?;
             engine.train_batch(&mut pairs(1)).map(|_| ()).map_err(EngineError::from)
         });

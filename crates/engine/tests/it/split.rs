@@ -99,7 +99,7 @@ fn gradients(schedule: Schedule, p: usize, kind: usize) -> Vec<(String, TensorDa
             .schedule(move |shape| schedule.plan(shape))
             .micro_batches(4)
             .build(&rank)?;
-        let config = TrainConfig { learning_rate: 0.1 };
+        let config = TrainConfig::new(0.1);
         let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config)?;
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&seen);
@@ -145,7 +145,7 @@ fn the_weight_gradient_is_computed_in_its_own_instruction() {
             .schedule(|shape| Schedule::ZbH1.plan(shape))
             .micro_batches(3)
             .build(&rank)?;
-        let config = TrainConfig { learning_rate: 0.1 };
+        let config = TrainConfig::new(0.1);
         let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config)?;
         let mut data = (0..3).map(|_| (input([8, 256]), ()));
         Ok::<_, EngineError>(engine.train_batch(&mut data)?.expect("a batch"))

@@ -106,7 +106,7 @@ fn pipeline(schedule: Schedule, n_ranks: usize, case: Case) -> Run {
                 .schedule(move |shape| schedule.plan(shape))
                 .micro_batches(case.m())
                 .build(&rank)?;
-            let config = TrainConfig { learning_rate: LEARNING_RATE };
+            let config = TrainConfig::new(LEARNING_RATE);
             let mut engine = PipelineEngine::new(module, case.make_optimizer(), config)?;
             let (sender, gradients) = mpsc::channel();
             engine.observe_gradients(move |named| sender.send(named.to_vec()).expect("the test listens"));
