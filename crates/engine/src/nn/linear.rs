@@ -1,4 +1,4 @@
-//! Layers that do more in a pipeline than Burn's own; each has Burn's numbers within rounding.
+//! A linear layer whose weight gradient can wait.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
