@@ -18,6 +18,7 @@ use crate::hub::LinkKey;
 use crate::inject::backward_with;
 use crate::message::{BoundaryTensor, Direction, Message, Tag};
 use crate::module::LossFn;
+use crate::random::Numbering;
 use crate::split::Deferred;
 use crate::stage::RankModule;
 use crate::tensor::{AnyTensor, LeafRole};
@@ -118,6 +119,7 @@ pub(crate) struct Interpreter<'a> {
     module: &'a RankModule,
     loss: &'a LossFn,
     mode: Mode,
+    numbering: Numbering,
     batch: Batch,
     slots: Vec<Slot>,
     sums: BTreeMap<Stage, OrderedSum>,
@@ -133,7 +135,7 @@ impl<'a> Interpreter<'a> {
         route: &'a Route,
         module: &'a RankModule,
         loss: &'a LossFn,
-        mode: Mode,
+        (mode, numbering): (Mode, Numbering),
         batch: Batch,
     ) -> Self {
         let n_micro_batches = route.plan.n_micro_batches();
@@ -151,6 +153,7 @@ impl<'a> Interpreter<'a> {
             module,
             loss,
             mode,
+            numbering,
             batch,
             slots,
             sums: BTreeMap::new(),
@@ -326,12 +329,13 @@ impl<'a> Interpreter<'a> {
     fn forward(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
         let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
         let input = self.slot(buffer).input.take().expect(PROVED);
+        let pass = self.numbering.pass(stage, micro_batch);
         let output = if self.route.splits && self.is_training() {
             let deferred = Deferred::default();
             self.slot(buffer).deferred = Some(deferred.clone());
-            deferred.during(|| module.forward(input))?
+            deferred.during(|| module.forward(input, pass))?
         } else {
-            module.forward(input)?
+            module.forward(input, pass)?
         };
         let tag = Tag { stage, micro_batch, direction: Direction::Forward };
         if stage.0.saturating_add(1) < self.route.plan.placement().n_stages() {
@@ -347,7 +351,8 @@ impl<'a> Interpreter<'a> {
             return Ok(());
         }
         let target = self.slot(buffer).target.take().expect(PROVED);
-        let loss = guard("the loss function", || (self.loss)(output, target))??;
+        let pass = self.numbering.loss(pass);
+        let loss = guard("the loss function", || pass.during(|| (self.loss)(output, target)))??;
         let elements = loss.shape().num_elements();
         if elements != 1 {
             return Err(Cause::LossShape { elements });

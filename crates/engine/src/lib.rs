@@ -40,6 +40,7 @@ mod layers;
 mod message;
 mod module;
 pub mod nn;
+pub mod random;
 mod report;
 mod split;
 mod stage;

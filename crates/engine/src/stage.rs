@@ -9,6 +9,7 @@ use burn::tensor::Device;
 
 use crate::error::{Cause, panic_message};
 use crate::layer::{AnyLayer, ForwardError};
+use crate::random::PassContext;
 use crate::tensor::AnyTensor;
 
 /// A built layer with its place in the whole model.
@@ -29,10 +30,11 @@ impl PlacedLayer {
         format!("Struct:{}", self.type_name)
     }
 
-    fn forward(&self, input: Tree<AnyTensor>) -> Result<Tree<AnyTensor>, Cause> {
+    fn forward(&self, input: Tree<AnyTensor>, pass: PassContext) -> Result<Tree<AnyTensor>, Cause> {
         let Self { index: layer, type_name, .. } = *self;
+        let pass = pass.layer(u64::try_from(layer).unwrap_or(u64::MAX));
         // A panic ends the training on every rank; what it left half done is not used again.
-        match catch_unwind(AssertUnwindSafe(|| self.layer.forward(input))) {
+        match catch_unwind(AssertUnwindSafe(|| pass.during(|| self.layer.forward(input)))) {
             Ok(Ok(output)) => Ok(output),
             Ok(Err(ForwardError::Input(source))) => {
                 Err(Cause::LayerValue { layer, type_name, end: "input", source })
@@ -65,8 +67,13 @@ pub(crate) struct StageModule {
 }
 
 impl StageModule {
-    pub(crate) fn forward(&self, input: Tree<AnyTensor>) -> Result<Tree<AnyTensor>, Cause> {
-        self.layers.iter().try_fold(input, |value, layer| layer.forward(value))
+    /// Runs the layers one after the other as parts of `pass`.
+    pub(crate) fn forward(
+        &self,
+        input: Tree<AnyTensor>,
+        pass: PassContext,
+    ) -> Result<Tree<AnyTensor>, Cause> {
+        self.layers.iter().try_fold(input, |value, layer| layer.forward(value, pass))
     }
 
     fn map_layers(self, mut f: impl FnMut(AnyLayer) -> AnyLayer) -> Self {

@@ -99,6 +99,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let rank = &self.module.rank;
         let frozen = guard("a layer's validation form", || RankModule::valid(&self.module.stages))
             .map_err(|cause| rank.fail(rank.site("freezing"), cause))?;
-        Interpreter::new(rank, route, &frozen, &self.module.loss, mode, batch).run()
+        let numbering = self.module.numbering(self.n_steps, false);
+        Interpreter::new(rank, route, &frozen, &self.module.loss, (mode, numbering), batch).run()
     }
 }

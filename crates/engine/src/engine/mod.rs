@@ -131,6 +131,18 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         &self.module
     }
 
+    /// Number of steps that have been made: keyed random numbers of the next one depend on it.
+    #[must_use]
+    pub fn n_steps(&self) -> u64 {
+        self.n_steps
+    }
+
+    /// Says how many steps have been made, for a run that goes on from saved weights; give every rank
+    /// the same.
+    pub fn set_n_steps(&mut self, n_steps: u64) {
+        self.n_steps = n_steps;
+    }
+
     /// Learning rate of the next step.
     #[must_use]
     pub fn learning_rate(&self) -> f64 {

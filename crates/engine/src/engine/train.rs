@@ -33,14 +33,17 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let n_micro_batches = self.module.n_micro_batches();
         let clipping =
             self.clipping.map_or(String::new(), |clipping| format!(", gradients clipped by {clipping:?}"));
-        let name = format!("train_batch at learning rate {}{clipping}", self.learning_rate);
+        let step = self.n_steps;
+        let name =
+            format!("train_batch after {step} steps at learning rate {}{clipping}", self.learning_rate);
         let Some(batch) = self.fetch(&name, n_micro_batches, data, Feed::Pairs)? else {
             return Ok(None);
         };
         let started = Instant::now();
         let mode = Mode::Train { loss_weight: 1.0 / f64::from(n_micro_batches) };
         let module = &self.module;
-        let run = Interpreter::new(&module.rank, &self.training, &module.stages, &module.loss, mode, batch);
+        let kind = (mode, module.numbering(self.n_steps, true));
+        let run = Interpreter::new(&module.rank, &self.training, &module.stages, &module.loss, kind, batch);
         let RunResult { losses, gradients, mut timing, .. } = run.run()?;
         let gradient_norm = self.step(gradients, &mut timing)?;
         timing.stop();

@@ -72,7 +72,8 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         self
     }
 
-    /// Sets the seed of layer 0; layer i is initialised from this seed plus i, wherever it lives.
+    /// Sets the seed of layer 0; layer i is initialised from this seed plus i, wherever it lives. Keyed
+    /// random numbers, such as those of [`Dropout`](crate::nn::Dropout), start from it too.
     #[must_use]
     pub fn base_seed(mut self, seed: u64) -> Self {
         self.base_seed = seed;
@@ -133,6 +134,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             training: Arc::new(checked),
             cuts,
             infos,
+            base_seed: self.base_seed,
             device: self.device,
             types: PhantomData,
         })

@@ -19,6 +19,7 @@ use crate::error::{BuildError, Cause, StepError};
 use crate::gradients::{NamedTensor, named_parameters};
 use crate::interpreter::Route;
 use crate::layers::Layers;
+use crate::random::Numbering;
 use crate::stage::RankModule;
 use crate::tensor::AnyTensor;
 use crate::value::Value;
@@ -50,6 +51,8 @@ pub struct PipelineModule<I, O, T> {
     pub(crate) training: Arc<CheckedPlan>,
     cuts: Cuts,
     infos: Vec<LayerInfo>,
+    /// Seed of the layers, and of keyed random numbers.
+    base_seed: u64,
     device: Device,
     types: PhantomData<fn(I, T) -> O>,
 }
@@ -134,6 +137,12 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
     #[must_use]
     pub fn device(&self) -> Device {
         self.device.clone()
+    }
+
+    /// What keyed random numbers of one run depend on.
+    pub(crate) fn numbering(&self, step: u64, is_training: bool) -> Numbering {
+        let n_layers = u64::try_from(self.infos.len()).unwrap_or(u64::MAX);
+        Numbering { seed: self.base_seed, step, first_micro_batch: 0, n_layers, is_training }
     }
 
     /// A forward-only plan over the same stages.
