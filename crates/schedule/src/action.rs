@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use brigade_topology::Stage;
+use brigade_topology::{Direction, PipeRank, Placement, PlacementError, Stage};
 
 /// Index of one equal piece of the batch of an optimizer step, from 0.
 ///
@@ -14,6 +14,25 @@ use brigade_topology::Stage;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct MicroBatch(pub u32);
+
+impl MicroBatch {
+    /// The way that this micro-batch takes through a bidirectional placement: down if its number is even, up if
+    /// it is odd.
+    ///
+    /// Parity needs no count of micro-batches, gives each direction half of them whatever their number, and
+    /// starts both directions with the first micro-batches of a batch.
+    ///
+    /// # Examples
+    /// ```
+    /// use brigade_schedule::{Direction, MicroBatch};
+    /// assert_eq!(MicroBatch(0).direction(), Direction::Down);
+    /// assert_eq!(MicroBatch(1).direction(), Direction::Up);
+    /// ```
+    #[must_use]
+    pub const fn direction(self) -> Direction {
+        if self.0.is_multiple_of(2) { Direction::Down } else { Direction::Up }
+    }
+}
 
 impl fmt::Display for MicroBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,6 +99,12 @@ impl Compute {
         Self { kind: ComputeKind::InputGrad, stage, micro_batch }
     }
 
+    /// Stage and micro-batch of this computation.
+    #[must_use]
+    pub const fn visit(self) -> Visit {
+        Visit { stage: self.stage, micro_batch: self.micro_batch }
+    }
+
     /// The weight gradient of `stage` for `micro_batch`.
     #[must_use]
     pub const fn weight_grad(stage: Stage, micro_batch: MicroBatch) -> Self {
@@ -100,6 +125,27 @@ pub struct Visit {
     pub stage: Stage,
     /// The micro-batch.
     pub micro_batch: MicroBatch,
+}
+
+impl Visit {
+    /// The rank that runs this visit: that of the stage, where a stage lives on one rank; in a bidirectional
+    /// placement the holder of the stage that lies in the micro-batch's [direction](MicroBatch::direction).
+    ///
+    /// # Errors
+    /// [`PlacementError::StageOutOfRange`] for a stage that the placement does not have.
+    ///
+    /// # Examples
+    /// ```
+    /// use brigade_schedule::{MicroBatch, PipeRank, Placement, Stage, Visit};
+    /// let both = Placement::bidirectional(4)?;
+    /// let visit = |micro_batch| Visit { stage: Stage(1), micro_batch: MicroBatch(micro_batch) };
+    /// assert_eq!((visit(4).rank_in(both)?, visit(5).rank_in(both)?), (PipeRank(1), PipeRank(2)));
+    /// assert_eq!(visit(5).rank_in(Placement::linear(4)?)?, PipeRank(1));
+    /// # Ok::<(), brigade_topology::PlacementError>(())
+    /// ```
+    pub fn rank_in(self, placement: Placement) -> Result<PipeRank, PlacementError> {
+        placement.rank_towards(self.stage, self.micro_batch.direction())
+    }
 }
 
 /// Direction and content of a message, seen from the stage that sends or receives it.

@@ -28,7 +28,8 @@ pub struct Auto {
     pub latency_s: f64,
     /// The most memory that each rank may hold; one for each rank.
     pub memory_limits: Vec<u64>,
-    /// The layouts to choose from, for example linear, looped with 2 stages a rank, and V.
+    /// The layouts to choose from, for example linear, looped with 2 stages a rank, V, and bidirectional, which
+    /// takes the weights twice.
     pub candidates: Vec<Candidate>,
 }
 
@@ -60,7 +61,7 @@ impl AutoFound {
 /// Finds the best plan for the costs: over all candidates, every named schedule that fits the memory, and a
 /// search. So the result is at least as good as each of them.
 ///
-/// An overlapped pair of DualPipeV counts as its two passes one after the other.
+/// An overlapped pair of DualPipe and DualPipeV counts as its two passes one after the other.
 ///
 /// # Errors
 /// [`ScheduleError::Problem`] without a candidate, else the error of the search when no candidate can be planned.
@@ -147,6 +148,7 @@ fn named(placement: Placement) -> Vec<Schedule> {
         Schedule::ZbV,
         Schedule::VHalf,
         Schedule::VMin,
+        Schedule::DualPipe,
         Schedule::DualPipeV,
     ];
     let (linear, v) = (n_virtual == 1, Placement::v(placement.n_ranks()) == Ok(placement));
@@ -156,6 +158,7 @@ fn named(placement: Placement) -> Vec<Schedule> {
         Schedule::Interleaved { .. } | Schedule::LoopedBfs { .. } | Schedule::InterleavedZb { .. } => {
             looped && !linear
         }
+        Schedule::DualPipe => Placement::bidirectional(placement.n_ranks()) == Ok(placement),
         _ => v,
     };
     all.into_iter().filter(fits).collect()

@@ -11,7 +11,7 @@ impl Plan {
     /// Reads a CSV file as PyTorch's tools write it. Empty cells, the idle slots of a rank, are left out.
     ///
     /// The file does not say where stages live or how many micro-batches there are: both are read off its
-    /// actions. The stages must lie as in one of the placements, linear, looped or V.
+    /// actions. The stages must lie as in one of the placements: linear, looped, V or bidirectional.
     ///
     /// # Errors
     /// [`PlanParseError::Cell`] with row and column for a cell that is no action,
@@ -64,14 +64,15 @@ fn placement(rows: &[Vec<Action>]) -> Result<Placement, PlanParseError> {
     let misfit = |placement: Placement| {
         let ranks = (0..n_ranks).map(PipeRank).zip(rows);
         ranks
-            .flat_map(|(rank, row)| row.iter().flat_map(Action::computes).map(move |c| (rank, c.stage)))
-            .find(|&(rank, stage)| placement.rank_of(stage) != Ok(rank))
+            .flat_map(|(rank, row)| row.iter().flat_map(Action::computes).map(move |c| (rank, c.visit())))
+            .find(|&(rank, visit)| visit.rank_in(placement) != Ok(rank))
     };
     let looped = Placement::looped(n_ranks, n_stages.div_ceil(n_ranks.max(1)))?;
-    let Some((rank, stage)) = misfit(looped) else { return Ok(looped) };
-    let v = Placement::v(n_ranks)?;
-    if misfit(v).is_none() {
-        return Ok(v);
+    let Some((rank, visit)) = misfit(looped) else { return Ok(looped) };
+    for other in [Placement::v(n_ranks)?, Placement::bidirectional(n_ranks)?] {
+        if misfit(other).is_none() {
+            return Ok(other);
+        }
     }
-    Err(PlanParseError::NoPlacement { row: rank.index() + 1, stage })
+    Err(PlanParseError::NoPlacement { row: rank.index() + 1, stage: visit.stage })
 }

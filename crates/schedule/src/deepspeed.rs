@@ -6,7 +6,8 @@ use crate::action::MicroBatch;
 use crate::error::ScheduleError;
 use crate::instruction::{BufferId, Instruction, LoadPart};
 use crate::program::Program;
-use crate::schedules::dual_pipe_v::{Op, admit, steps};
+use crate::schedules::dual::{Op, steps};
+use crate::schedules::dual_pipe_v::admit;
 use crate::shape::Shape;
 
 /// What one rank does in DeepSpeed, grouped into steps between which a barrier would be harmless.
@@ -241,8 +242,7 @@ pub fn deepspeed_dual_pipe_v(
     shape.admit(2, 3)?;
     admit(shape)?;
     let mut stream = DualStream::new(shape, rank, mode);
-    let mut translated: Vec<Vec<Queued>> =
-        steps(rank.0, shape).into_iter().map(|step| stream.step(&step)).collect();
+    let mut translated: Vec<Vec<Queued>> = steps(rank.0, shape).map(|step| stream.step(&step)).collect();
     let mut end = vec![Queued::CommitP2P];
     if mode == Mode::Train {
         let steps = [Instruction::ReduceTiedGrads, Instruction::ReduceGrads, Instruction::OptimizerStep];
@@ -279,7 +279,7 @@ impl DualStream {
     }
 
     fn op(&mut self, op: Op, step: &mut Vec<Queued>) {
-        use crate::schedules::dual_pipe_v::Phase::{Down, Up};
+        use crate::schedules::dual::Phase::{Down, Up};
         let train = self.mode == Mode::Train;
         let (first, last) = (self.rank.0 == 0, self.rank.0 + 1 == self.shape.n_ranks);
         let (before, after) = (PipeRank(self.rank.0.wrapping_sub(1)), PipeRank(self.rank.0 + 1));

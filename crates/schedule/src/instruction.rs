@@ -177,6 +177,15 @@ pub enum Instruction {
         /// The slot that the micro-batch occupies at the previous stage.
         to_buffer: BufferId,
     },
+    /// Sums the gradients of a stage's weights over the two ranks of a bidirectional placement that hold it:
+    /// in the order of the ranks, and on both, so that both copies go on equal. Weights that are tied to those
+    /// of another stage are left to [`Instruction::ReduceTiedGrads`], which sums over every copy at once.
+    ///
+    /// The two ranks meet here: neither goes on before the other has come.
+    ReduceCopies {
+        /// The stage.
+        stage: Stage,
+    },
     /// Sums the gradients of weights that several stages share.
     ReduceTiedGrads,
     /// Reduces the gradients over the replicas of this stage.
@@ -197,8 +206,8 @@ impl Instruction {
         }
     }
 
-    /// DeepSpeed's name of this step; `InputGradPass`, `WeightGradPass`, `HandOverActivation` and
-    /// `HandOverGrad` are ours.
+    /// DeepSpeed's name of this step; `InputGradPass`, `WeightGradPass`, `HandOverActivation`, `HandOverGrad` and
+    /// `ReduceCopies` are ours.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -213,13 +222,14 @@ impl Instruction {
             Self::RecvGrad { .. } => "RecvGrad",
             Self::HandOverActivation { .. } => "HandOverActivation",
             Self::HandOverGrad { .. } => "HandOverGrad",
+            Self::ReduceCopies { .. } => "ReduceCopies",
             Self::ReduceTiedGrads => "ReduceTiedGrads",
             Self::ReduceGrads => "ReduceGrads",
             Self::OptimizerStep => "OptimizerStep",
         }
     }
 
-    /// The stage, micro-batch and buffer of this step; `None` for the steps at the end of a batch.
+    /// The stage, micro-batch and buffer of this step; `None` for the steps that are of no micro-batch.
     #[must_use]
     pub const fn visit(&self) -> Option<(Stage, MicroBatch, BufferId)> {
         match *self {
@@ -234,7 +244,18 @@ impl Instruction {
             | Self::RecvGrad { stage, micro_batch, buffer, .. }
             | Self::HandOverActivation { stage, micro_batch, buffer, .. }
             | Self::HandOverGrad { stage, micro_batch, buffer, .. } => Some((stage, micro_batch, buffer)),
-            Self::ReduceTiedGrads | Self::ReduceGrads | Self::OptimizerStep => None,
+            Self::ReduceCopies { .. } | Self::ReduceTiedGrads | Self::ReduceGrads | Self::OptimizerStep => {
+                None
+            }
+        }
+    }
+
+    /// The stage of this step; `None` for the steps that all ranks take together at the end of a batch.
+    #[must_use]
+    pub const fn stage(&self) -> Option<Stage> {
+        match (*self, self.visit()) {
+            (Self::ReduceCopies { stage }, _) | (_, Some((stage, ..))) => Some(stage),
+            _ => None,
         }
     }
 
@@ -285,6 +306,7 @@ impl fmt::Display for Instruction {
                 write!(f, "{}(buffer_id={buffer}, to_buffer_id={to_buffer})", self.name())
             }
             (_, Some((.., buffer))) => write!(f, "{}(buffer_id={buffer})", self.name()),
+            (Self::ReduceCopies { stage }, None) => write!(f, "{}(stage={stage})", self.name()),
             (_, None) => write!(f, "{}()", self.name()),
         }
     }

@@ -47,7 +47,7 @@ mod stream;
 
 pub use action::{Action, Compute, ComputeKind, MarkerKind, MessageKind, MicroBatch, SendKind, Visit};
 pub use auto::{Auto, AutoFound, Candidate, auto};
-pub use brigade_topology::{PipeRank, Placement, Stage};
+pub use brigade_topology::{Direction, PipeRank, Placement, Stage};
 pub use check::{Capacity, CheckedPlan, check, check_plan, least_capacity};
 pub use deepspeed::{
     Mode as DeepSpeedMode, Queued, Steps, deepspeed_data_parallel, deepspeed_dual_pipe_v,
@@ -63,8 +63,9 @@ pub use plan::{MAX_ACTIONS, Plan};
 pub use program::Program;
 pub use replay::{Costs, LinkCosts, RankTimeline, Span, SpanId, StageCosts, Timeline, replay};
 pub use schedules::{
-    Schedule, data_parallel, dual_pipe_v, forward_only, forward_only_on, gpipe, interleaved_one_f_one_b,
-    interleaved_zb, looped_bfs, one_f_one_b, seq_one_f_one_b, v_half, v_min, zb_h1, zb_h2, zb_v,
+    Schedule, data_parallel, dual_pipe, dual_pipe_v, forward_only, forward_only_on, gpipe,
+    interleaved_one_f_one_b, interleaved_zb, looped_bfs, one_f_one_b, seq_one_f_one_b, v_half, v_min, zb_h1,
+    zb_h2, zb_v,
 };
 pub use search::{Effort, Found, Problem, StageModel, find_plan};
 pub use shape::Shape;

@@ -129,15 +129,17 @@ pub enum PlacementError {
         n_ranks: u32,
     },
     /// A rank does not hold that many stages.
-    #[error("a rank has no local stage {local}; each rank holds {stages_per_rank}")]
+    #[error("the rank has no local stage {local}; it holds {stages_per_rank}")]
     LocalOutOfRange {
         /// The local number that was asked for.
         local: u32,
-        /// How many stages each rank holds.
+        /// How many stages the rank holds.
         stages_per_rank: u32,
     },
     /// A text is no placement.
-    #[error("\"{text}\" is no placement; write linear:STAGES, looped:RANKSxSTAGES_PER_RANK or v:RANKS")]
+    #[error(
+        "\"{text}\" is no placement; write linear:STAGES, looped:RANKSxSTAGES_PER_RANK, v:RANKS or bidirectional:RANKS"
+    )]
     Syntax {
         /// The refused text.
         text: String,

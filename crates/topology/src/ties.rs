@@ -135,13 +135,13 @@ impl TieGroup {
         let mut stages = Vec::with_capacity(uses.len());
         let mut places = Vec::with_capacity(uses.len());
         for &(weight, stage) in uses {
-            let place = placement.rank_of(stage).map_err(|_| TieError::StageOutOfRange {
+            let holders = placement.holders_of(stage).map_err(|_| TieError::StageOutOfRange {
                 weight: weight.to_owned(),
                 stage,
                 n_stages: placement.n_stages(),
             })?;
             stages.push(stage);
-            places.push(place.into());
+            places.extend(holders.map(u64::from));
         }
         stages.sort_unstable();
         stages.dedup();

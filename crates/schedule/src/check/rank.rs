@@ -2,7 +2,7 @@
 
 use brigade_topology::{PipeRank, Placement, Stage};
 
-use crate::action::MicroBatch;
+use crate::action::{MicroBatch, Visit};
 use crate::error::{CheckError, Missing, Need};
 use crate::instruction::{BufferId, Instruction, LoadPart};
 use crate::program::Program;
@@ -39,6 +39,8 @@ pub(crate) struct RankRun {
     in_flight: u32,
     peak_in_flight: u32,
     collectives: Vec<Instruction>,
+    /// Stages that another rank holds too, and whose gradients are not summed over both yet.
+    copies_apart: Vec<Stage>,
 }
 
 /// Where an instruction stands, for its error.
@@ -53,7 +55,11 @@ impl RankRun {
         let placement = program.plan().placement();
         let n_micro_batches = program.plan().n_micro_batches();
         let stages: Vec<Stage> = placement.stages_of(rank).into_iter().flatten().collect();
-        let n_visits = usize::try_from(n_micro_batches).unwrap_or(usize::MAX).saturating_mul(stages.len());
+        let n_rounds = placement.n_stages() / placement.n_ranks().max(1);
+        let n_visits = u64::from(n_rounds).saturating_mul(u64::from(n_micro_batches));
+        let n_visits = usize::try_from(n_visits).unwrap_or(usize::MAX);
+        let on_two_ranks = |stage: &&Stage| placement.holders_of(**stage).into_iter().flatten().count() > 1;
+        let copies_apart = stages.iter().filter(|_| !forward_only).filter(on_two_ranks).copied().collect();
         // A buffer number can be anything; one above the length of the stream is refused when it is used.
         let n_buffers = usize::try_from(program.n_buffers(rank)).unwrap_or(usize::MAX);
         let n_buffers = n_buffers.min(program.stream(rank).len());
@@ -63,6 +69,7 @@ impl RankRun {
             n_stages: placement.n_stages(),
             n_ranks: placement.n_ranks(),
             n_micro_batches,
+            copies_apart,
             stages,
             forward_only,
             done: vec![0; n_visits],
@@ -86,7 +93,12 @@ impl RankRun {
     /// Takes one step, as far as this rank alone is concerned.
     pub(crate) fn step(&mut self, position: usize, instruction: &Instruction) -> Result<(), CheckError> {
         let at = At { position, instruction };
-        let Some((stage, micro_batch, buffer)) = instruction.visit() else { return self.collective(at) };
+        let Some((stage, micro_batch, buffer)) = instruction.visit() else {
+            return match *instruction {
+                Instruction::ReduceCopies { stage } => self.reduce_copies(at, stage),
+                _ => self.collective(at),
+            };
+        };
         let index = self.index(at, stage, micro_batch)?;
         if !self.collectives.is_empty() {
             return Err(self.repeated(at));
@@ -96,7 +108,7 @@ impl RankRun {
                 self.load(at, index, stage, micro_batch, buffer, part)
             }
             Instruction::RecvActivation { from, .. } => {
-                self.peer(at, stage.0.checked_sub(1), from)?;
+                self.peer(at, stage.0.checked_sub(1), micro_batch, from)?;
                 self.once(at, index, done::INPUT)?;
                 self.hold(at, index, stage, micro_batch, buffer)
             }
@@ -113,11 +125,11 @@ impl RankRun {
                 Ok(())
             }
             Instruction::SendActivation { to, .. } => {
-                self.peer(at, stage.0.checked_add(1), to)?;
+                self.peer(at, stage.0.checked_add(1), micro_batch, to)?;
                 self.leave(at, index, stage, buffer, done::OUTPUT_LEFT)
             }
             Instruction::RecvGrad { from, .. } => {
-                self.peer(at, stage.0.checked_add(1), from)?;
+                self.peer(at, stage.0.checked_add(1), micro_batch, from)?;
                 self.need(at, index, done::FORWARD, Need::Forward)?;
                 self.once(at, index, done::OUTPUT_GRAD)?;
                 self.in_buffer(at, index, buffer)
@@ -134,24 +146,27 @@ impl RankRun {
                 Ok(())
             }
             Instruction::SendGrad { to, .. } => {
-                self.peer(at, stage.0.checked_sub(1), to)?;
+                self.peer(at, stage.0.checked_sub(1), micro_batch, to)?;
                 self.leave(at, index, stage, buffer, done::GRAD_LEFT)
             }
             Instruction::HandOverActivation { to_buffer, .. } => {
-                let next = self.local_neighbour(at, stage.0.checked_add(1))?;
+                let next = self.local_neighbour(at, stage.0.checked_add(1), micro_batch)?;
                 let target = self.index(at, next, micro_batch)?;
                 self.leave(at, index, stage, buffer, done::OUTPUT_LEFT)?;
                 self.once(at, target, done::INPUT)?;
                 self.hold(at, target, next, micro_batch, to_buffer)
             }
             Instruction::HandOverGrad { to_buffer, .. } => {
-                let previous = self.local_neighbour(at, stage.0.checked_sub(1))?;
+                let previous = self.local_neighbour(at, stage.0.checked_sub(1), micro_batch)?;
                 let target = self.index(at, previous, micro_batch)?;
                 self.leave(at, index, stage, buffer, done::GRAD_LEFT)?;
                 self.once(at, target, done::OUTPUT_GRAD)?;
                 self.in_buffer(at, target, to_buffer)
             }
-            Instruction::ReduceTiedGrads | Instruction::ReduceGrads | Instruction::OptimizerStep => Ok(()),
+            Instruction::ReduceCopies { .. }
+            | Instruction::ReduceTiedGrads
+            | Instruction::ReduceGrads
+            | Instruction::OptimizerStep => Ok(()),
         }
     }
 
@@ -160,13 +175,53 @@ impl RankRun {
         if self.n_unfinished == 0 {
             return Ok(());
         }
-        for &stage in &self.stages {
-            for micro_batch in (0..self.n_micro_batches).map(MicroBatch) {
-                if let Some(what) = self.missing(self.known_index(stage, micro_batch), stage) {
-                    return Err(CheckError::Missing { rank: self.rank, stage, micro_batch, what });
-                }
+        self.stages.iter().try_for_each(|&stage| self.complete_at(stage))
+    }
+
+    /// Tests that nothing is left to do at one stage.
+    fn complete_at(&self, stage: Stage) -> Result<(), CheckError> {
+        let rank = self.rank;
+        let here =
+            |&micro_batch: &MicroBatch| Visit { stage, micro_batch }.rank_in(self.placement) == Ok(rank);
+        for micro_batch in (0..self.n_micro_batches).map(MicroBatch).filter(here) {
+            if let Some(what) = self.missing(self.known_index(stage, micro_batch), stage) {
+                return Err(CheckError::Missing { rank, stage, micro_batch, what });
             }
         }
+        Ok(())
+    }
+
+    /// Tests that no copy of a stage is left with its own part of the gradients.
+    pub(crate) fn copies_summed(&self) -> Result<(), CheckError> {
+        match self.copies_apart.first() {
+            Some(&stage) => Err(CheckError::CopiesApart { rank: self.rank, stage }),
+            None => Ok(()),
+        }
+    }
+
+    /// The other rank that holds a stage.
+    pub(crate) fn other_holder(&self, stage: Stage) -> Option<PipeRank> {
+        self.placement.holders_of(stage).ok()?.find(|&holder| holder != self.rank)
+    }
+
+    fn reduce_copies(&mut self, at: At<'_>, stage: Stage) -> Result<(), CheckError> {
+        let At { position, instruction } = at;
+        let (rank, instruction) = (self.rank, *instruction);
+        if !self.stages.contains(&stage) {
+            let stages = self.stages.iter().map(|stage| stage.0).collect();
+            return Err(CheckError::WrongRank { rank, position, instruction, stages });
+        }
+        if self.other_holder(stage).is_none() {
+            return Err(CheckError::NoOtherHolder { rank, position, instruction });
+        }
+        if self.forward_only {
+            return Err(CheckError::Collective { rank, position, instruction });
+        }
+        let Some(apart) = self.copies_apart.iter().position(|&apart| apart == stage) else {
+            return Err(self.repeated(at));
+        };
+        self.complete_at(stage)?;
+        self.copies_apart.remove(apart);
         Ok(())
     }
 
@@ -187,6 +242,7 @@ impl RankRun {
 
     fn collective(&mut self, at: At<'_>) -> Result<(), CheckError> {
         self.complete()?;
+        self.copies_summed()?;
         if self.forward_only || self.collectives.contains(at.instruction) {
             let At { position, instruction } = at;
             return Err(CheckError::Collective { rank: self.rank, position, instruction: *instruction });
@@ -343,8 +399,15 @@ impl RankRun {
     }
 
     /// Tests that the neighbouring stage is on another rank, the one that the message names.
-    fn peer(&self, at: At<'_>, neighbour: Option<u32>, peer: PipeRank) -> Result<(), CheckError> {
-        let owner = neighbour.and_then(|stage| self.placement.rank_of(Stage(stage)).ok());
+    fn peer(
+        &self,
+        at: At<'_>,
+        neighbour: Option<u32>,
+        micro_batch: MicroBatch,
+        peer: PipeRank,
+    ) -> Result<(), CheckError> {
+        let rank_of = |stage| Visit { stage: Stage(stage), micro_batch }.rank_in(self.placement).ok();
+        let owner = neighbour.and_then(rank_of);
         let At { position, instruction } = at;
         let (rank, instruction) = (self.rank, *instruction);
         match owner {
@@ -354,8 +417,13 @@ impl RankRun {
         }
     }
 
-    fn local_neighbour(&self, at: At<'_>, neighbour: Option<u32>) -> Result<Stage, CheckError> {
-        let local = |&stage: &Stage| self.placement.rank_of(stage) == Ok(self.rank);
+    fn local_neighbour(
+        &self,
+        at: At<'_>,
+        neighbour: Option<u32>,
+        micro_batch: MicroBatch,
+    ) -> Result<Stage, CheckError> {
+        let local = |&stage: &Stage| Visit { stage, micro_batch }.rank_in(self.placement) == Ok(self.rank);
         let At { position, instruction } = at;
         neighbour.map(Stage).filter(local).ok_or(CheckError::NoNeighbour {
             rank: self.rank,
@@ -367,10 +435,15 @@ impl RankRun {
     fn index(&self, at: At<'_>, stage: Stage, micro_batch: MicroBatch) -> Result<usize, CheckError> {
         let At { position, instruction } = at;
         let (rank, instruction) = (self.rank, *instruction);
-        let local = usize::try_from(stage.0 / self.n_ranks).unwrap_or(usize::MAX);
-        if self.stages.get(local) != Some(&stage) {
-            let stages = self.stages.iter().map(|stage| stage.0).collect();
-            return Err(CheckError::WrongRank { rank, position, instruction, stages });
+        match (Visit { stage, micro_batch }).rank_in(self.placement) {
+            Ok(owner) if owner == rank => {}
+            Ok(owner) if self.stages.contains(&stage) => {
+                return Err(CheckError::WrongDirection { rank, position, instruction, owner });
+            }
+            _ => {
+                let stages = self.stages.iter().map(|stage| stage.0).collect();
+                return Err(CheckError::WrongRank { rank, position, instruction, stages });
+            }
         }
         if micro_batch.0 >= self.n_micro_batches {
             let n_micro_batches = self.n_micro_batches;

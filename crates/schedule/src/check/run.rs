@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use brigade_topology::PipeRank;
+use brigade_topology::{PipeRank, Stage};
 
 use super::Capacity;
 use super::links::Links;
@@ -29,6 +29,8 @@ enum Blocked {
     Sending(usize),
     /// On a link that is empty.
     Receiving(usize),
+    /// For the other rank that holds a stage, to sum the gradients of both.
+    Meeting(PipeRank),
     Ended,
 }
 
@@ -42,6 +44,8 @@ pub(crate) struct Run<'a> {
     blocked: Vec<Blocked>,
     /// At capacity 0: the rank's message lies on the link and waits to be taken.
     offered: Vec<bool>,
+    /// The sum over copies that a rank waits to begin, and whether the other rank has come for it.
+    meeting: Vec<Option<(Stage, bool)>>,
     ready: VecDeque<usize>,
 }
 
@@ -76,6 +80,7 @@ impl<'a> Run<'a> {
             positions: vec![0; n_ranks],
             blocked: vec![Blocked::No; n_ranks],
             offered: vec![false; n_ranks],
+            meeting: vec![None; n_ranks],
             ready: (0..n_ranks).collect(),
         })
     }
@@ -96,6 +101,7 @@ impl<'a> Run<'a> {
         }
         for rank in &self.ranks {
             rank.complete()?;
+            rank.copies_summed()?;
         }
         self.same_collectives()?;
         let mut links: Vec<_> = self.links.all().iter().map(|link| (link.from, link.to)).collect();
@@ -118,6 +124,13 @@ impl<'a> Run<'a> {
                     self.ranks[at].step(position, instruction)?;
                 }
                 if !self.send(at, rank, to, message) {
+                    return Ok(());
+                }
+            } else if let Instruction::ReduceCopies { stage } = *instruction {
+                if self.meeting[at].is_none() {
+                    self.ranks[at].step(position, instruction)?;
+                }
+                if !self.meet(at, stage) {
                     return Ok(());
                 }
             } else {
@@ -185,6 +198,22 @@ impl<'a> Run<'a> {
         found
     }
 
+    /// Meets the other rank that holds a stage; false when this rank must wait for it.
+    fn meet(&mut self, at: usize, stage: Stage) -> bool {
+        if self.meeting[at].take_if(|(_, both)| *both).is_some() {
+            return true;
+        }
+        let Some(other) = self.ranks[at].other_holder(stage) else { return true };
+        if let Some((_, both)) = self.meeting[other.index()].as_mut().filter(|(waits, _)| *waits == stage) {
+            *both = true;
+            self.wake(other, Blocked::Meeting(self.ranks[at].rank()));
+            return true;
+        }
+        self.meeting[at] = Some((stage, false));
+        self.blocked[at] = Blocked::Meeting(other);
+        false
+    }
+
     fn wake(&mut self, rank: PipeRank, reason: Blocked) {
         let at = rank.index();
         if self.blocked[at] == reason {
@@ -200,6 +229,7 @@ impl<'a> Run<'a> {
                 let waits_for = match self.blocked[rank.index()] {
                     Blocked::Sending(link) => self.links.all()[link].to,
                     Blocked::Receiving(link) => self.links.all()[link].from,
+                    Blocked::Meeting(other) => other,
                     Blocked::No | Blocked::Ended => return None,
                 };
                 let position = self.positions[rank.index()];

@@ -13,6 +13,7 @@ fn label(span: &Span) -> String {
     match (span.instruction.compute_kind(), span.instruction.visit()) {
         (Some(kind), Some((_, micro_batch, _))) => format!("{}{micro_batch}", kind.letter()),
         _ => match span.instruction {
+            Instruction::ReduceCopies { stage } => format!("copies{stage}"),
             Instruction::ReduceTiedGrads => "tied".to_owned(),
             Instruction::ReduceGrads => "reduce".to_owned(),
             _ => "opt".to_owned(),

@@ -14,7 +14,7 @@ const WIDTH: f64 = 1200.0;
 impl Timeline {
     /// Draws an SVG picture, 1280 units wide: a row for each rank, a box for each span, with a tool tip.
     ///
-    /// Stages of the second and later rounds of a rank are drawn lighter.
+    /// A rank's stage of its own number is drawn full, its others lighter: later rounds, or the other direction.
     ///
     /// # Examples
     /// ```
@@ -47,7 +47,7 @@ impl Timeline {
             for span in timeline.spans.iter().filter(|span| span.end_s > span.start_s) {
                 let x = LEFT + finite(span.start_s) * scale;
                 let length = finite(span.end_s - span.start_s) * scale;
-                let opacity = opacity(span, n_ranks);
+                let opacity = opacity(span, rank);
                 let _ = write!(
                     svg,
                     "<g><title>{}: {} to {} s</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{length:.2}\" \
@@ -90,7 +90,7 @@ fn colour(span: &Span) -> &'static str {
     }
 }
 
-fn opacity(span: &Span, n_ranks: usize) -> &'static str {
-    let stage = span.instruction.visit().map_or(0, |(stage, ..)| stage.index());
-    if stage < n_ranks { "1" } else { "0.6" }
+fn opacity(span: &Span, rank: usize) -> &'static str {
+    let own = span.instruction.visit().is_none_or(|(stage, ..)| stage.index() == rank);
+    if own { "1" } else { "0.6" }
 }

@@ -26,9 +26,16 @@ impl Timeline {
         let spans = || self.ranks().iter().flat_map(|rank| &rank.spans);
         let shortest =
             spans().map(|span| span.end_s - span.start_s).filter(|&s| s > 0.0).fold(f64::MAX, f64::min);
-        let several_stages = spans()
-            .filter_map(|span| span.instruction.visit())
-            .any(|(stage, ..)| usize::try_from(stage.0).is_ok_and(|stage| stage >= self.ranks().len()));
+        let away = |(rank, span): (usize, &Span)| {
+            span.instruction.visit().is_some_and(|(stage, ..)| stage.index() != rank)
+        };
+        // A rank with one stage has the stage of its own number.
+        let several_stages = self
+            .ranks()
+            .iter()
+            .enumerate()
+            .flat_map(|(rank, timeline)| timeline.spans.iter().map(move |span| (rank, span)));
+        let several_stages = several_stages.into_iter().any(away);
         let name = |span: &_| stage_label(span, several_stages);
         let width = spans().map(|span| name(span).len()).max().unwrap_or(1);
         let (n_columns, column_s) = columns(self.makespan_s(), shortest);

@@ -41,6 +41,38 @@ pub enum CheckError {
         /// The stages of this rank.
         stages: Vec<u32>,
     },
+    /// The stage is on this rank, but for micro-batches of the other direction.
+    #[error("rank {rank}, position {position}: {} belongs on rank {owner}, which runs that stage in the micro-batch's direction", Described(.instruction))]
+    WrongDirection {
+        /// Rank of the stream.
+        rank: PipeRank,
+        /// Index in the stream.
+        position: usize,
+        /// What stands there.
+        instruction: Instruction,
+        /// The rank that runs the micro-batch at that stage.
+        owner: PipeRank,
+    },
+    /// A sum over the copies of a stage of which there is one.
+    #[error("rank {rank}, position {position}: {}, but no other rank holds that stage", Described(.instruction))]
+    NoOtherHolder {
+        /// Rank of the stream.
+        rank: PipeRank,
+        /// Index in the stream.
+        position: usize,
+        /// What stands there.
+        instruction: Instruction,
+    },
+    /// A rank ends its batch without the sum over the copies of a stage.
+    #[error(
+        "rank {rank} never sums its gradients of stage {stage} with those of the other rank that holds it"
+    )]
+    CopiesApart {
+        /// Rank of the stream.
+        rank: PipeRank,
+        /// The stage.
+        stage: Stage,
+    },
     /// The micro-batch is above the plan's count.
     #[error("rank {rank}, position {position}: {}, but there are {n_micro_batches} micro-batches", Described(.instruction))]
     NoSuchMicroBatch {

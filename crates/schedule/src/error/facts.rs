@@ -68,7 +68,7 @@ impl fmt::Display for Described<'_> {
             Some((stage, micro_batch, buffer)) => {
                 write!(f, "{} of stage {stage}, micro-batch {micro_batch}, buffer {buffer}", self.0.name())
             }
-            None => write!(f, "{}", self.0.name()),
+            None => write!(f, "{}", self.0),
         }
     }
 }

@@ -44,7 +44,9 @@ pub enum LowerError {
         n_micro_batches: u32,
     },
     /// The stage lives on another rank.
-    #[error("rank {rank}, position {position}: {action} belongs on rank {owner}, where its stage is placed")]
+    #[error(
+        "rank {rank}, position {position}: {action} belongs on rank {owner}, where its stage runs that micro-batch"
+    )]
     WrongRank {
         /// Rank of the row.
         rank: PipeRank,

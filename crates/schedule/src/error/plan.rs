@@ -88,7 +88,9 @@ pub enum PlanParseError {
         source: ActionParseError,
     },
     /// The stages of the rows are those of no placement.
-    #[error("row {row} has stage {stage}, which is there in no linear, looped or V placement of these rows")]
+    #[error(
+        "row {row} has stage {stage}, which is there in no linear, looped, V or bidirectional placement of these rows"
+    )]
     NoPlacement {
         /// Row, from 1.
         row: usize,

@@ -2,7 +2,7 @@
 
 use brigade_topology::{PipeRank, Placement, Stage};
 
-use crate::action::{Action, Compute, ComputeKind, MessageKind, MicroBatch};
+use crate::action::{Action, Compute, ComputeKind, MessageKind, MicroBatch, Visit};
 
 /// A message as its receiver sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,10 @@ impl<R: Iterator<Item = Action>> Peer<R> {
                 }
             };
             let message = outgoing(compute);
-            if let Some(message) = message.filter(|message| placement.rank_of(message.stage) == Ok(to)) {
+            let receiver = |message: &Incoming| {
+                Visit { stage: message.stage, micro_batch: message.micro_batch }.rank_in(placement)
+            };
+            if let Some(message) = message.filter(|message| receiver(message) == Ok(to)) {
                 return Some(message);
             }
         }

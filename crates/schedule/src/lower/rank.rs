@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use brigade_topology::{PipeRank, Placement, Stage};
 
 use super::peer::{Incoming, Peer};
-use crate::action::{Action, Compute, ComputeKind, MessageKind, MicroBatch};
+use crate::action::{Action, Compute, ComputeKind, MessageKind, MicroBatch, Visit};
 use crate::error::LowerError;
 use crate::instruction::{BufferId, Instruction, LoadPart};
 
@@ -58,7 +58,9 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         messages: Messages,
         row_of: F,
     ) -> Self {
-        let n_local = u64::from(placement.stages_per_rank()).saturating_mul(u64::from(n_micro_batches));
+        // Each micro-batch comes to a rank as often as the rank's stages follow each other on its way.
+        let n_rounds = placement.n_stages() / placement.n_ranks().max(1);
+        let n_local = u64::from(n_rounds).saturating_mul(u64::from(n_micro_batches));
         let n_local = usize::try_from(n_local).unwrap_or(usize::MAX);
         let n_buffers = if forward_only { u32::try_from(n_local.min(2)).unwrap_or(2) } else { 0 };
         Self {
@@ -101,6 +103,10 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
     /// Appends the steps at the end of a batch.
     pub(crate) fn finish(&self, out: &mut Vec<Instruction>) {
         if !self.forward_only {
+            let stages = self.placement.stages_of(self.rank).into_iter().flatten();
+            let on_two_ranks =
+                |&stage: &Stage| self.placement.holders_of(stage).into_iter().flatten().count() > 1;
+            out.extend(stages.filter(on_two_ranks).map(|stage| Instruction::ReduceCopies { stage }));
             out.extend([Instruction::ReduceTiedGrads, Instruction::ReduceGrads, Instruction::OptimizerStep]);
         }
     }
@@ -108,7 +114,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
     /// Index of a micro-batch at a stage, when both exist and the stage is on this rank.
     fn index(&self, action: Action, stage: Stage, micro_batch: MicroBatch) -> Result<usize, LowerError> {
         let (rank, position) = (self.rank, self.position);
-        let Ok(owner) = self.placement.rank_of(stage) else {
+        let Ok(owner) = (Visit { stage, micro_batch }).rank_in(self.placement) else {
             let n_stages = self.n_stages;
             return Err(LowerError::NoSuchStage { rank, position, action, stage, n_stages });
         };
@@ -169,14 +175,14 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         stage.0.checked_add(1) == Some(self.n_stages)
     }
 
-    fn next(&self, stage: Stage) -> Option<(Stage, PipeRank)> {
+    fn next(&self, stage: Stage, micro_batch: MicroBatch) -> Option<(Stage, PipeRank)> {
         let next = Stage(stage.0.checked_add(1)?);
-        self.placement.rank_of(next).ok().map(|rank| (next, rank))
+        Visit { stage: next, micro_batch }.rank_in(self.placement).ok().map(|rank| (next, rank))
     }
 
-    fn previous(&self, stage: Stage) -> Option<(Stage, PipeRank)> {
+    fn previous(&self, stage: Stage, micro_batch: MicroBatch) -> Option<(Stage, PipeRank)> {
         let previous = Stage(stage.0.checked_sub(1)?);
-        self.placement.rank_of(previous).ok().map(|rank| (previous, rank))
+        Visit { stage: previous, micro_batch }.rank_in(self.placement).ok().map(|rank| (previous, rank))
     }
 
     /// Tests that `compute` may run here and now, and appends the receives, loads and hand-overs it needs.
@@ -230,7 +236,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         out: &mut Vec<Instruction>,
     ) -> Result<(), LowerError> {
         if !self.has(index, done::INPUT) {
-            match self.previous(stage) {
+            match self.previous(stage, micro_batch) {
                 None => {
                     self.acquire(index);
                 }
@@ -272,7 +278,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         micro_batch: MicroBatch,
         out: &mut Vec<Instruction>,
     ) -> Result<(), LowerError> {
-        let Some((next, from)) = self.next(stage) else { return Ok(()) };
+        let Some((next, from)) = self.next(stage, micro_batch) else { return Ok(()) };
         if self.has(index, done::OUTPUT_GRAD) {
             return Ok(());
         }
@@ -359,12 +365,14 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         let added = self.messages == Messages::Added;
         match kind {
             ComputeKind::Forward => {
-                if let Some((_, to)) = self.next(stage).filter(|&(_, to)| added && to != self.rank) {
+                if let Some((_, to)) =
+                    self.next(stage, micro_batch).filter(|&(_, to)| added && to != self.rank)
+                {
                     out.push(Instruction::SendActivation { stage, micro_batch, buffer, to });
                     self.mark(index, stage, done::OUTPUT_LEFT);
                 }
             }
-            ComputeKind::Backward | ComputeKind::InputGrad => match self.previous(stage) {
+            ComputeKind::Backward | ComputeKind::InputGrad => match self.previous(stage, micro_batch) {
                 Some((previous, to)) if to == self.rank => {
                     let target = self.known_index(previous, micro_batch);
                     let to_buffer = self.buffer[target];
@@ -394,8 +402,8 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
     ) -> Result<(), LowerError> {
         let index = self.index(action, stage, micro_batch)?;
         let neighbour = match kind {
-            MessageKind::SendActivation | MessageKind::RecvGrad => self.next(stage),
-            MessageKind::RecvActivation | MessageKind::SendGrad => self.previous(stage),
+            MessageKind::SendActivation | MessageKind::RecvGrad => self.next(stage, micro_batch),
+            MessageKind::RecvActivation | MessageKind::SendGrad => self.previous(stage, micro_batch),
         };
         let (rank, position) = (self.rank, self.position);
         let Some((_, peer)) = neighbour.filter(|&(_, peer)| peer != rank) else {

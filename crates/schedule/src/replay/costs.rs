@@ -79,6 +79,8 @@ pub struct Costs {
     /// Links that cost something else, by sender and receiver.
     #[serde(with = "link_list")]
     pub links: BTreeMap<(PipeRank, PipeRank), LinkCosts>,
+    /// Summing the gradients of a stage over the two ranks that hold it, for each such stage.
+    pub reduce_copies_s: f64,
     /// Summing the gradients of shared weights, on each rank.
     pub reduce_tied_s: f64,
     /// Reducing the gradients over the replicas, on each rank.
@@ -105,7 +107,7 @@ impl Costs {
                 time(value).map_err(|value| CostError::Time { stage, value })?;
             }
         }
-        for value in [self.reduce_tied_s, self.reduce_s, self.optimizer_s] {
+        for value in [self.reduce_copies_s, self.reduce_tied_s, self.reduce_s, self.optimizer_s] {
             time(value).map_err(|value| CostError::EndTime { value })?;
         }
         for link in self.links.values().chain([&self.link]) {

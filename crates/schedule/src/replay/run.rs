@@ -41,6 +41,9 @@ struct RankRun {
     after: Option<SpanId>,
     /// At rendezvous: the message is offered and not taken.
     offered: bool,
+    /// When the rank was ready to sum the copies of a stage with another rank, while that has not come.
+    meets_from: Option<Moment>,
+    met: bool,
     waits_on: Option<usize>,
     in_flight: u32,
     bytes: u64,
@@ -97,6 +100,7 @@ impl<'a> Run<'a> {
             let went_on = match (instruction.sends_to(), instruction.receives_from()) {
                 (Some(to), _) => self.send(at, (rank, to), instruction),
                 (_, Some(from)) => self.receive(at, (from, rank)),
+                _ if !self.meet(at, rank, instruction) => false,
                 _ => {
                     self.step(at, instruction);
                     true
@@ -170,6 +174,31 @@ impl<'a> Run<'a> {
         true
     }
 
+    /// Waits for the other rank that holds a stage, before their gradients are summed; false while it has not
+    /// come. Two ranks share no more than one such sum at a time: the checker has seen to it.
+    fn meet(&mut self, at: usize, rank: PipeRank, instruction: &Instruction) -> bool {
+        let Instruction::ReduceCopies { stage } = *instruction else { return true };
+        if std::mem::take(&mut self.ranks[at].met) {
+            return true;
+        }
+        let mut holders = self.plan.placement().holders_of(stage).into_iter().flatten();
+        let Some(other) = holders.find(|&holder| holder != rank).map(PipeRank::index) else { return true };
+        let here = Moment { time_s: self.ranks[at].now_s, after: self.ranks[at].after };
+        match self.ranks[other].meets_from.take() {
+            Some(there) => {
+                self.ranks[at].wait_for(there);
+                self.ranks[other].wait_for(here);
+                self.ranks[other].met = true;
+                self.ready.push_back(other);
+                true
+            }
+            None => {
+                self.ranks[at].meets_from = Some(here);
+                false
+            }
+        }
+    }
+
     fn wake(&mut self, rank: PipeRank, link: usize) {
         let at = rank.index();
         if self.ranks[at].waits_on == Some(link) {
@@ -192,6 +221,7 @@ impl<'a> Run<'a> {
                 }
                 costs.stage(stage).time_s(kind)
             }
+            (Instruction::ReduceCopies { .. }, ..) => costs.reduce_copies_s,
             (Instruction::ReduceTiedGrads, ..) => costs.reduce_tied_s,
             (Instruction::ReduceGrads, ..) => costs.reduce_s,
             (Instruction::OptimizerStep, ..) => costs.optimizer_s,

@@ -2,7 +2,7 @@
 
 use brigade_topology::{PipeRank, Placement};
 
-use crate::action::{Action, Compute, MicroBatch};
+use crate::action::{Action, Compute, MicroBatch, Visit};
 use crate::error::ScheduleError;
 use crate::plan::Plan;
 use crate::shape::Shape;
@@ -11,7 +11,8 @@ use crate::shape::Shape;
 ///
 /// With one stage a rank it is [`forward_only`](crate::forward_only). With more, each rank takes its stages
 /// in turn for as many micro-batches as there are ranks, so that no rank waits for one micro-batch to come
-/// round.
+/// round. Over both directions, each rank takes micro-batches in the order in which they reach it when both ends
+/// start one after the other without a pause.
 ///
 /// # Errors
 /// [`ScheduleError`] for no micro-batch, or a plan above the size limit.
@@ -32,6 +33,10 @@ pub fn forward_only_on(placement: Placement, n_micro_batches: u32) -> Result<Pla
     Shape { n_ranks, n_micro_batches }.admit(placement.stages_per_rank(), 1)?;
     let mut rows = Vec::new();
     for rank in (0..n_ranks).map(PipeRank) {
+        if placement.is_bidirectional() {
+            rows.push(both_ways(placement, rank, n_micro_batches));
+            continue;
+        }
         let stages: Vec<_> = placement.stages_of(rank).into_iter().flatten().collect();
         let mut row: Vec<Action> = Vec::new();
         let mut first = 0;
@@ -45,4 +50,19 @@ pub fn forward_only_on(placement: Placement, n_micro_batches: u32) -> Result<Pla
         rows.push(row);
     }
     Ok(Plan::new(placement, n_micro_batches, rows)?)
+}
+
+/// Each direction starts a micro-batch every two steps, and every stage takes one step.
+fn both_ways(placement: Placement, rank: PipeRank, n_micro_batches: u32) -> Vec<Action> {
+    let arrival = |visit: Visit| (u64::from(visit.micro_batch.0 / 2) * 2 + u64::from(visit.stage.0), visit);
+    let mut visits: Vec<(u64, Visit)> = placement
+        .stages_of(rank)
+        .into_iter()
+        .flatten()
+        .flat_map(|stage| (0..n_micro_batches).map(move |mb| Visit { stage, micro_batch: MicroBatch(mb) }))
+        .filter(|visit| visit.rank_in(placement) == Ok(rank))
+        .map(arrival)
+        .collect();
+    visits.sort_unstable();
+    visits.into_iter().map(|(_, visit)| Compute::forward(visit.stage, visit.micro_batch).into()).collect()
 }

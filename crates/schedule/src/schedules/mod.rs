@@ -1,6 +1,8 @@
 //! The schedules, one file each, and their names.
 
 mod data_parallel;
+pub(crate) mod dual;
+pub(crate) mod dual_pipe;
 pub(crate) mod dual_pipe_v;
 mod forward_on;
 pub(crate) mod forward_only;
@@ -19,6 +21,7 @@ mod zb_v;
 mod zero_bubble;
 
 pub use data_parallel::data_parallel;
+pub use dual_pipe::dual_pipe;
 pub use dual_pipe_v::dual_pipe_v;
 pub use forward_on::forward_only_on;
 pub use forward_only::forward_only;

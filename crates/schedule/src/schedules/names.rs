@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{
-    dual_pipe_v, forward_only, gpipe, interleaved_one_f_one_b, interleaved_zb, looped_bfs, one_f_one_b,
-    v_half, v_min, zb_h1, zb_h2, zb_v,
+    dual_pipe, dual_pipe_v, forward_only, gpipe, interleaved_one_f_one_b, interleaved_zb, looped_bfs,
+    one_f_one_b, v_half, v_min, zb_h1, zb_h2, zb_v,
 };
 use crate::error::ScheduleError;
 use crate::plan::Plan;
@@ -56,6 +56,8 @@ pub enum Schedule {
     VHalf,
     /// `v-min`: [`v_min`].
     VMin,
+    /// `dual-pipe`: [`dual_pipe`].
+    DualPipe,
     /// `dual-pipe-v`: [`dual_pipe_v`].
     DualPipeV,
     /// `forward-only`: [`forward_only`].
@@ -64,7 +66,7 @@ pub enum Schedule {
 
 impl Schedule {
     /// Every schedule, those with a choice of stages a rank at 1, 2 and 3.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::GPipe,
         Self::OneFOneB,
         Self::Interleaved { n_virtual: 1 },
@@ -81,6 +83,7 @@ impl Schedule {
         Self::ZbV,
         Self::VHalf,
         Self::VMin,
+        Self::DualPipe,
         Self::DualPipeV,
         Self::ForwardOnly,
     ];
@@ -99,6 +102,7 @@ impl Schedule {
             Self::ZbV => "zb-v",
             Self::VHalf => "v-half",
             Self::VMin => "v-min",
+            Self::DualPipe => "dual-pipe",
             Self::DualPipeV => "dual-pipe-v",
             Self::ForwardOnly => "forward-only",
         }
@@ -131,6 +135,7 @@ impl Schedule {
             Self::ZbV => zb_v(shape),
             Self::VHalf => v_half(shape),
             Self::VMin => v_min(shape),
+            Self::DualPipe => dual_pipe(shape),
             Self::DualPipeV => dual_pipe_v(shape),
             Self::ForwardOnly => forward_only(shape),
         }
@@ -154,7 +159,7 @@ impl FromStr for Schedule {
         let unknown = || ScheduleError::Unknown {
             name: text.chars().take(40).collect(),
             known: "gpipe, 1f1b, interleaved:2, looped-bfs:2, zb-h1, zb-h2, interleaved-zb:2, zb-v, v-half, v-min, \
-                    dual-pipe-v, forward-only",
+                    dual-pipe, dual-pipe-v, forward-only",
         };
         let (name, n_virtual) = match text.trim().split_once(':') {
             Some((name, n_virtual)) => (name, Some(n_virtual.parse().map_err(|_| unknown())?)),

@@ -75,14 +75,14 @@ struct Dispatch<'a> {
 
 /// Applies the rule; nothing when it stops before all is done, or when the result is no better than `best`.
 pub(crate) fn dispatch(model: &Model, rule: &Rule, best_s: f64) -> Option<Rows> {
-    let n_visits = model.n_stages * model.n_micro_batches;
-    let rank = |_| Rank {
+    let n_visits = model.n_visits();
+    let rank = |rank| Rank {
         first_s: 0.0,
         free_s: 0.0,
         memory: 0,
         pending: VecDeque::new(),
         last: None,
-        row: Vec::with_capacity(3 * model.n_virtual * model.n_micro_batches),
+        row: Vec::with_capacity(model.n_steps_of(rank)),
     };
     let mut dispatch = Dispatch {
         model,
@@ -98,8 +98,8 @@ pub(crate) fn dispatch(model: &Model, rule: &Rule, best_s: f64) -> Option<Rows> 
         dispatch.wake(0.0, rank);
     }
     dispatch.run(best_s);
-    let n_steps = 3 * model.n_virtual * model.n_micro_batches;
-    let complete = dispatch.ranks.iter().all(|rank| rank.row.len() == n_steps);
+    let mut ranks = dispatch.ranks.iter().enumerate();
+    let complete = ranks.all(|(rank, run)| run.row.len() == model.n_steps_of(rank));
     let cost_s = model.cost_s(dispatch.ranks.iter().map(|rank| (rank.first_s, rank.free_s)));
     (complete && cost_s < best_s)
         .then(|| Rows { rows: dispatch.ranks.into_iter().map(|rank| rank.row).collect(), cost_s })
@@ -134,7 +134,6 @@ impl Dispatch<'_> {
     }
 
     fn best_step(&self, rank: usize, now_s: f64) -> Option<(f64, Step)> {
-        let m = self.model.n_micro_batches;
         let mut best: Option<(f64, f64, Step)> = None;
         let mut offer = |start_s: f64, bias: f64, step: Step| {
             let score = start_s + bias;
@@ -156,7 +155,7 @@ impl Dispatch<'_> {
                 );
             }
             let micro_batch = self.n_forward[stage];
-            if micro_batch < m {
+            if micro_batch < self.model.n_of(stage) {
                 let start_s = self.forward_ready(stage, micro_batch).max(now_s);
                 if start_s == f64::INFINITY {
                     continue;
@@ -183,45 +182,45 @@ impl Dispatch<'_> {
     /// oldest micro-batch can then always go on.
     fn fits(&self, rank: usize, local: usize) -> bool {
         let stages = &self.model.stages_of[rank];
-        let m = self.model.n_micro_batches;
         if local == 0 {
             let first = stages[0];
             let last = stages[stages.len() - 1];
-            let ahead = self.n_forward[first] - self.n_input_grad[last];
+            let ahead = self.n_forward[first].saturating_sub(self.n_input_grad[last]);
             if ahead >= self.rule.most_ahead[rank] {
                 return false;
             }
         }
         let needed: u64 = stages[local..]
             .iter()
-            .filter(|&&stage| self.n_forward[stage] < m)
+            .filter(|&&stage| self.n_forward[stage] < self.model.n_of(stage))
             .map(|&stage| self.model.stages[stage].activation)
             .sum();
         self.ranks[rank].memory + needed <= self.model.limit[rank]
     }
 
     fn forward_ready(&self, stage: usize, micro_batch: usize) -> f64 {
-        match stage.checked_sub(1) {
+        match self.model.previous(stage) {
             None => 0.0,
             Some(previous) => {
-                let end_s = self.forward_end[previous * self.model.n_micro_batches + micro_batch];
+                let end_s = self.forward_end[self.model.visit(previous, micro_batch)];
                 end_s + self.model.hop_s(previous, stage)
             }
         }
     }
 
     fn input_grad_ready(&self, stage: usize, micro_batch: usize) -> f64 {
-        let m = self.model.n_micro_batches;
-        if stage + 1 == self.model.n_stages {
-            return self.forward_end[stage * m + micro_batch];
+        match self.model.next(stage) {
+            None => self.forward_end[self.model.visit(stage, micro_batch)],
+            Some(next) => {
+                self.input_grad_end[self.model.visit(next, micro_batch)] + self.model.hop_s(next, stage)
+            }
         }
-        self.input_grad_end[(stage + 1) * m + micro_batch] + self.model.hop_s(stage + 1, stage)
     }
 
     fn take(&mut self, at: usize, step: Step, start_s: f64) {
         let Step { kind, stage, micro_batch } = step;
         let costs = self.model.stages[stage];
-        let index = stage * self.model.n_micro_batches + micro_batch;
+        let index = self.model.visit(stage, micro_batch);
         let rank = &mut self.ranks[at];
         let (end_s, neighbour) = match kind {
             Kind::Forward => {
@@ -229,7 +228,7 @@ impl Dispatch<'_> {
                 rank.memory += costs.activation;
                 self.forward_end[index] = end_s;
                 self.n_forward[stage] += 1;
-                (end_s, Some(stage + 1).filter(|&next| next < self.model.n_stages))
+                (end_s, self.model.next(stage))
             }
             Kind::InputGrad => {
                 let end_s = start_s + costs.input_grad_s;
@@ -237,7 +236,7 @@ impl Dispatch<'_> {
                 rank.pending.push_back((stage, micro_batch));
                 self.input_grad_end[index] = end_s;
                 self.n_input_grad[stage] += 1;
-                (end_s, stage.checked_sub(1))
+                (end_s, self.model.previous(stage))
             }
             Kind::WeightGrad => {
                 rank.memory -= costs.weight_grad;

@@ -78,23 +78,22 @@ fn shift(row: &mut [usize], from: usize, to: usize) {
 
 impl<'a> Rework<'a> {
     fn new(model: &'a Model, rows: &Rows) -> Self {
-        let m = model.n_micro_batches;
-        let n_visits = model.n_stages * m;
+        let n_visits = model.n_visits();
         let mut steps = Vec::with_capacity(3 * n_visits);
         for kind in [Kind::Forward, Kind::InputGrad, Kind::WeightGrad] {
             for stage in 0..model.n_stages {
-                steps.extend((0..m).map(|micro_batch| Step { kind, stage, micro_batch }));
+                steps.extend((0..model.n_of(stage)).map(|micro_batch| Step { kind, stage, micro_batch }));
             }
         }
         let n = steps.len();
         let (mut needs, mut feeds, mut hop_s) = (vec![NONE; n], vec![NONE; n], vec![0.0; n]);
         for (id, step) in steps.iter().enumerate() {
-            let stage = step.stage;
-            let (need, from) = match step.kind {
-                Kind::Forward if stage > 0 => (id - m, stage - 1),
-                Kind::Forward => (NONE, stage),
-                Kind::InputGrad if stage + 1 < model.n_stages => (id + m, stage + 1),
-                Kind::InputGrad | Kind::WeightGrad => (id - n_visits, stage),
+            let Step { stage, micro_batch, .. } = *step;
+            let (need, from) = match (step.kind, model.previous(stage), model.next(stage)) {
+                (Kind::Forward, Some(previous), _) => (model.visit(previous, micro_batch), previous),
+                (Kind::Forward, None, _) => (NONE, stage),
+                (Kind::InputGrad, _, Some(next)) => (n_visits + model.visit(next, micro_batch), next),
+                (Kind::InputGrad | Kind::WeightGrad, ..) => (id - n_visits, stage),
             };
             needs[id] = need;
             if need != NONE {
@@ -122,7 +121,7 @@ impl<'a> Rework<'a> {
                 Kind::InputGrad => 1,
                 Kind::WeightGrad => 2,
             };
-            kind * n_visits + step.stage * m + step.micro_batch
+            kind * n_visits + model.visit(step.stage, step.micro_batch)
         };
         Self {
             model,
@@ -225,8 +224,7 @@ impl<'a> Rework<'a> {
     /// Whether a row keeps order and memory after a move within `low..=high`.
     fn allowed(&self, rank: usize, low: usize, high: usize) -> bool {
         let row = &self.rows[rank];
-        let m = self.model.n_micro_batches;
-        let n_visits = self.model.n_stages * m;
+        let n_visits = self.model.n_visits();
         // Within the moved range, a step must not come before one that it needs on this rank: the same stage's
         // earlier micro-batch of the same kind, its own earlier kinds, or a local neighbour stage.
         for (offset, &id) in row[low..=high].iter().enumerate() {

@@ -2,9 +2,13 @@
 
 use std::collections::VecDeque;
 
+use brigade_topology::Direction;
+
 use super::model::{Kind, Model, Step};
 use super::refine::timed;
 use super::rounds::rounds;
+use crate::action::{Compute, ComputeKind};
+use crate::schedules::dual_pipe;
 use crate::schedules::interleaved::{first_group, visits};
 use crate::shape::Shape;
 
@@ -24,6 +28,7 @@ pub(crate) fn seeds(model: &Model) -> Vec<Vec<Vec<Step>>> {
     if model.is_v() && model.n_ranks.saturating_mul(model.n_micro_batches) <= MOST_SLOTS {
         seeds.extend(v_shapes(model));
     }
+    seeds.extend(both_ways(model));
     seeds.retain(|rows| fits(model, rows));
     seeds
 }
@@ -109,6 +114,33 @@ fn looped(model: &Model, slope: usize, lazy: bool) -> Option<Vec<Vec<Step>>> {
         Some(row)
     };
     (0..p).map(row).collect()
+}
+
+/// The rows of DualPipe, where the stages lie so, with all backward passes split.
+fn both_ways(model: &Model) -> Option<Vec<Vec<Step>>> {
+    let shape = Shape {
+        n_ranks: u32::try_from(model.n_ranks).ok()?,
+        n_micro_batches: u32::try_from(model.n_visits() / model.n_chain).ok()?,
+    };
+    if !model.placement.is_bidirectional() || !dual_pipe::has_rows(shape) {
+        return None;
+    }
+    let steps = |compute: Compute| {
+        let goes_up = compute.micro_batch.direction() == Direction::Up;
+        let stage = compute.stage.index() + if goes_up { model.n_chain } else { 0 };
+        let micro_batch = usize::try_from(compute.micro_batch.0 / 2).unwrap_or(usize::MAX);
+        let step = move |kind| Step { kind, stage, micro_batch };
+        let (first, second) = match compute.kind {
+            ComputeKind::Forward => (Kind::Forward, None),
+            ComputeKind::Backward => (Kind::InputGrad, Some(Kind::WeightGrad)),
+            ComputeKind::InputGrad => (Kind::InputGrad, None),
+            ComputeKind::WeightGrad => (Kind::WeightGrad, None),
+        };
+        std::iter::once(step(first)).chain(second.map(step))
+    };
+    let row =
+        |rank| dual_pipe::row(shape, rank).flat_map(|action| action.computes()).flat_map(steps).collect();
+    Some((0..shape.n_ranks).map(row).collect())
 }
 
 /// A building block: when the first micro-batch passes each rank, in slots of one step; the following ones

@@ -127,3 +127,14 @@ fn one_f_one_b_with_eager_sends_deadlocks_at_rendezvous() {
     let plan: Plan = text.parse().expect("a plan");
     assert!(check_plan(&plan, Capacity(1)).is_ok());
 }
+
+/// In a bidirectional placement even micro-batches go down and odd ones up.
+#[test]
+fn a_micro_batch_against_its_direction() {
+    let error = lower_error("placement bidirectional:2; micro-batches 2\n0F0,0F1\n1F0,1F1\n");
+    let expected =
+        LowerError::WrongRank { rank: PipeRank(0), position: 1, action: action("0F1"), owner: PipeRank(1) };
+    assert_eq!(error, expected);
+    let sound = "placement bidirectional:2; micro-batches 2\n0F0,1F1,1B1,0B0\n0F1,1F0,1B0,0B1\n";
+    assert!(check_plan(&sound.parse().expect("a plan"), Capacity(1)).is_ok());
+}

@@ -142,13 +142,61 @@ fn a_huge_buffer_number_is_refused_without_reserving_it() {
     assert!(matches!(error, Err(CheckError::NoSuchBuffer { .. })), "{error:?}");
 }
 
+/// Both ranks that hold a stage sum its gradients, in the same order, once each of them has all of its own.
+#[test]
+fn the_copies_of_a_stage_are_summed_by_both_ranks_in_one_order() {
+    let sound = program(Schedule::DualPipe, 4, 8);
+    let at = |rank: usize, stage: u32| {
+        let step = Instruction::ReduceCopies { stage: Stage(stage) };
+        sound.streams()[rank].iter().position(|&found| found == step).expect("such a step")
+    };
+    for (rank, stages) in [(0, [0, 3]), (1, [1, 2]), (2, [1, 2]), (3, [0, 3])] {
+        let found = sound.streams()[rank].iter().filter_map(|step| match step {
+            Instruction::ReduceCopies { stage } => Some(stage.0),
+            _ => None,
+        });
+        assert!(found.eq(stages));
+    }
+    let error = changed(&sound, |streams| leave_out(streams, 1, at(1, 2)));
+    assert_eq!(error, Err(CheckError::CopiesApart { rank: PipeRank(1), stage: Stage(2) }));
+    let error = changed(&sound, |streams| streams[0].swap(at(0, 0), at(0, 3)));
+    match error {
+        Err(CheckError::Deadlock { cycle, pending }) => {
+            assert_eq!(cycle, [PipeRank(0), PipeRank(3)]);
+            let text = pending[0].to_string();
+            assert!(text.contains("ReduceCopies(stage=3) waits for rank 3"), "{text}");
+        }
+        other => panic!("expected a deadlock, found {other:?}"),
+    }
+    let error = changed(&sound, |streams| {
+        let step = streams[0].remove(at(0, 0));
+        streams[0].insert(0, step);
+    });
+    assert!(matches!(error, Err(CheckError::Missing { rank: PipeRank(0), .. })), "{error:?}");
+    let linear = program(Schedule::OneFOneB, 2, 1);
+    let step = Instruction::ReduceCopies { stage: Stage(0) };
+    let error = changed(&linear, |streams| streams[0].insert(0, step));
+    assert!(matches!(error, Err(CheckError::NoOtherHolder { rank: PipeRank(0), .. })), "{error:?}");
+}
+
+#[test]
+fn a_micro_batch_runs_on_the_holder_in_its_direction() {
+    let sound = program(Schedule::DualPipe, 2, 2);
+    let error = changed(&sound, |streams| {
+        if let Instruction::LoadMicroBatch { micro_batch, .. } = &mut streams[0][0] {
+            micro_batch.0 = 1;
+        }
+    });
+    assert!(matches!(error, Err(CheckError::WrongDirection { owner: PipeRank(1), .. })), "{error:?}");
+}
+
 /// Leaving out, repeating, renaming the buffer of, or turning to another peer any single instruction makes any
 /// sound program unsound.
 #[test]
 fn every_single_change_is_found() {
     for schedule in Schedule::ALL {
         for (n_ranks, n_micro_batches) in [(1, 2), (2, 1), (2, 4), (3, 6)] {
-            let Ok(plan) = schedule.plan(Shape { n_ranks, n_micro_batches }) else { continue };
+            let plan = schedule.plan(Shape { n_ranks, n_micro_batches }).expect("a plan");
             let sound = lower(&plan).expect("instructions");
             assert_eq!(changed(&sound, |_| ()), Ok(()), "{schedule}");
             for (rank, stream) in sound.streams().iter().enumerate() {
@@ -188,7 +236,10 @@ fn other_buffer(mut step: Instruction) -> Option<Instruction> {
         | Instruction::RecvGrad { buffer, .. }
         | Instruction::HandOverActivation { buffer, .. }
         | Instruction::HandOverGrad { buffer, .. } => buffer.0 += 1,
-        Instruction::ReduceTiedGrads | Instruction::ReduceGrads | Instruction::OptimizerStep => return None,
+        Instruction::ReduceCopies { .. }
+        | Instruction::ReduceTiedGrads
+        | Instruction::ReduceGrads
+        | Instruction::OptimizerStep => return None,
     }
     Some(step)
 }
@@ -205,7 +256,7 @@ fn other_peer(mut step: Instruction, n_ranks: u32) -> Option<Instruction> {
 }
 
 fn any_instruction() -> impl Strategy<Value = Instruction> {
-    (0..14_u32, 0..5_u32, 0..3_u32, 0..4_u32, 0..3_u32).prop_map(
+    (0..15_u32, 0..5_u32, 0..3_u32, 0..4_u32, 0..3_u32).prop_map(
         |(kind, stage, micro_batch, buffer, peer)| {
             let (stage, micro_batch, buffer) = (Stage(stage), MicroBatch(micro_batch), BufferId(buffer));
             let (to, from, to_buffer) = (PipeRank(peer), PipeRank(peer), BufferId(peer));
@@ -223,6 +274,7 @@ fn any_instruction() -> impl Strategy<Value = Instruction> {
                 10 => Instruction::HandOverGrad { stage, micro_batch, buffer, to_buffer },
                 11 => Instruction::LoadMicroBatch { stage, micro_batch, buffer, part: LoadPart::Targets },
                 12 => Instruction::ReduceGrads,
+                13 => Instruction::ReduceCopies { stage },
                 _ => Instruction::OptimizerStep,
             }
         },
@@ -235,11 +287,12 @@ proptest! {
     fn any_program_is_answered(
         streams in prop::collection::vec(prop::collection::vec(any_instruction(), 0..12), 2),
         capacity in 0..3_u32,
-        shape in 0..3_u32,
+        shape in 0..4_u32,
     ) {
         let placement = match shape {
             0 => Placement::linear(2),
             1 => Placement::looped(2, 2),
+            2 => Placement::bidirectional(2),
             _ => Placement::v(2),
         };
         let program = Program::new(placement.expect("ranks"), 2, streams).expect("two streams");

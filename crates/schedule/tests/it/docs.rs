@@ -15,7 +15,8 @@ fn shown() -> impl Iterator<Item = Schedule> {
 
 fn row(schedule: Schedule, shape: Shape) -> String {
     let plan = schedule.plan(shape).expect("a plan");
-    let n_virtual = plan.placement().stages_per_rank();
+    // How often a micro-batch comes to a rank.
+    let n_virtual = plan.placement().n_stages() / plan.placement().n_ranks();
     let program = lower(&plan).expect("instructions");
     let least = least_capacity(&program).expect("a sound program");
     let checked = check(program, Capacity(shape.n_micro_batches * n_virtual * 2)).expect("a sound program");

@@ -1,9 +1,9 @@
 //! Every schedule at every small size, against the formulas of the literature.
 
 use brigade_schedule::{
-    Capacity, CheckError, CheckedPlan, Costs, Effort, PipeRank, Placement, Plan, Problem, Schedule,
-    ScheduleError, Shape, StageCosts, StageModel, Stream, check, check_plan, data_parallel, find_plan,
-    forward_only_on, least_capacity, lower, replay, seq_one_f_one_b,
+    Action, Capacity, CheckError, CheckedPlan, Compute, ComputeKind, Costs, Effort, PipeRank, Placement,
+    Plan, Problem, Schedule, Shape, StageCosts, StageModel, Stream, check, check_plan, data_parallel,
+    find_plan, forward_only_on, least_capacity, lower, replay, seq_one_f_one_b,
 };
 
 const UNIT: StageCosts = StageCosts {
@@ -20,16 +20,12 @@ fn shapes() -> impl Iterator<Item = Shape> {
     (1..=8).flat_map(|n_ranks| (1..=16).map(move |n_micro_batches| Shape { n_ranks, n_micro_batches }))
 }
 
-/// Every schedule that takes the shape.
+/// Every schedule: none refuses a shape.
 fn plans(shape: Shape) -> impl Iterator<Item = (Schedule, Plan)> {
-    Schedule::ALL.into_iter().filter_map(move |schedule| match schedule.plan(shape) {
-        Ok(plan) => Some((schedule, plan)),
-        Err(ScheduleError::TooFewMicroBatches { n_needed, .. }) => {
-            assert!(shape.n_micro_batches < n_needed);
-            None
-        }
-        Err(error) => panic!("{schedule} {shape:?}: {error}"),
-    })
+    let plan = move |schedule: Schedule| {
+        schedule.plan(shape).unwrap_or_else(|error| panic!("{schedule} {shape:?}: {error}"))
+    };
+    Schedule::ALL.into_iter().map(move |schedule| (schedule, plan(schedule)))
 }
 
 fn checked(schedule: Schedule, shape: Shape, capacity: Capacity) -> CheckedPlan {
@@ -249,6 +245,61 @@ fn dual_pipe_v_has_the_bubble_of_its_formula() {
     }
 }
 
+/// DualPipe: `(p/2-1)(FB + B - 3W)`, or less where I is above F, and `p + 1` micro-batches in flight, which other
+/// numbers of ranks and micro-batches keep to as well; every rank sees every micro-batch once.
+#[test]
+fn dual_pipe_has_the_bubble_and_the_memory_of_its_formula() {
+    let times = [(1.0, 1.0, 1.0), (2.0, 2.0, 1.0), (3.0, 3.0, 2.0), (2.0, 3.0, 2.0), (10.0, 12.0, 9.0)];
+    for shape in shapes() {
+        let (p, m) = (shape.n_ranks, shape.n_micro_batches);
+        let plan = checked(Schedule::DualPipe, shape, Capacity(2 * m));
+        assert_eq!(plan.placement(), Placement::bidirectional(p).expect("ranks"));
+        let most = ranks(shape).map(|rank| plan.in_flight(rank)).max();
+        assert!(most <= Some(p + 1), "{shape:?}: {most:?}");
+        for rank in ranks(shape) {
+            assert_eq!(
+                plan.plan().row(rank).iter().flat_map(Action::computes).filter(is_forward).count(),
+                count(m)
+            );
+        }
+        if !(p.is_multiple_of(2) && m.is_multiple_of(2) && m >= 2 * p) {
+            continue;
+        }
+        assert_eq!(most, Some(p + 1), "{shape:?}");
+        for (forward_s, input_grad_s, weight_grad_s) in times {
+            let stage = StageCosts { forward_s, input_grad_s, weight_grad_s, ..StageCosts::default() };
+            let timeline = replay(&plan, &Costs::uniform(p, stage)).expect("costs fit");
+            let backward_s = input_grad_s + weight_grad_s;
+            let formula = (forward_s + backward_s) + backward_s - 3.0 * weight_grad_s;
+            let (found, expected) = (timeline.bubble_wall_s(), f64::from(p / 2 - 1) * formula);
+            assert!(found <= expected, "{shape:?}: {found} above {expected}");
+            assert!(found == expected || input_grad_s > forward_s, "{shape:?}: {found} below {expected}");
+        }
+    }
+}
+
+fn is_forward(compute: &Compute) -> bool {
+    compute.kind == ComputeKind::Forward
+}
+
+fn count(n: u32) -> usize {
+    usize::try_from(n).expect("a small number")
+}
+
+/// What DualPipe is for: against 1F1B on the same ranks, a shorter step for every shape, at one more micro-batch in
+/// flight.
+#[test]
+fn dual_pipe_is_never_slower_than_1f1b() {
+    for shape in shapes() {
+        let makespan_s = |schedule| {
+            let plan = checked(schedule, shape, Capacity(2 * shape.n_micro_batches));
+            replay(&plan, &Costs::uniform(shape.n_ranks, UNIT)).expect("costs fit").makespan_s()
+        };
+        let (dual, plain) = (makespan_s(Schedule::DualPipe), makespan_s(Schedule::OneFOneB));
+        assert!(dual <= plain, "{shape:?}: {dual} above {plain}");
+    }
+}
+
 /// Within the memory of 1F1B, at times that differ, the search is never above the formula of ZB-H1,
 /// `mT + (p-1)(F + I - W)`.
 #[test]
@@ -276,7 +327,8 @@ fn searched_plans_keep_the_formula_of_zb_h1_at_any_times() {
 fn forward_only_is_sound_over_any_placement() {
     for shape in shapes() {
         let looped = (1..=3).map(|n_virtual| Placement::looped(shape.n_ranks, n_virtual));
-        for placement in looped.chain([Placement::v(shape.n_ranks)]) {
+        let others = [Placement::v(shape.n_ranks), Placement::bidirectional(shape.n_ranks)];
+        for placement in looped.chain(others) {
             let placement = placement.expect("ranks");
             let plan = forward_only_on(placement, shape.n_micro_batches).expect("a plan");
             let program = lower(&plan).unwrap_or_else(|error| panic!("{placement} {shape:?}: {error}"));

@@ -103,13 +103,28 @@ fn the_end_of_a_batch_takes_its_time_on_every_rank() {
     assert_eq!(timeline.idle_s(PipeRank(0)), timeline.idle_s(PipeRank(1)));
 }
 
+/// Two holders of a stage sum its gradients when the later of them is ready.
+#[test]
+fn holders_of_a_stage_wait_for_each_other() {
+    let text = "placement bidirectional:2; micro-batches 1\n0F0,0B0\n1F0,1B0\n";
+    let costs = Costs { reduce_copies_s: 0.5, optimizer_s: 1.0, ..Costs::uniform(2, UNIT) };
+    let timeline = replay(&checked(text, 1), &costs).expect("costs fit");
+    // Rank 1 is done at 4, rank 0 at 6; then both sum twice, for either stage.
+    for rank in timeline.ranks() {
+        let ends: Vec<f64> = rank.spans.iter().rev().take(3).map(|span| span.end_s).collect();
+        assert_eq!(ends, [8.0, 7.0, 6.5]);
+    }
+    let unset = Costs { reduce_copies_s: f64::NAN, ..Costs::uniform(2, UNIT) };
+    assert!(matches!(replay(&checked(text, 1), &unset), Err(CostError::EndTime { .. })));
+}
+
 /// Along the critical path every span waits for the one before it, and the path covers the whole time when
 /// messages take none.
 #[test]
 fn the_critical_path_is_as_long_as_the_whole() {
     for schedule in Schedule::ALL {
         for (n_ranks, n_micro_batches) in [(1, 1), (2, 4), (4, 8), (3, 7)] {
-            let Ok(plan) = schedule.plan(Shape { n_ranks, n_micro_batches }) else { continue };
+            let plan = schedule.plan(Shape { n_ranks, n_micro_batches }).expect("a plan");
             for capacity in [0, 1, 100] {
                 let Ok(plan) = check_plan(&plan, Capacity(capacity)) else { continue };
                 let costs = Costs::uniform(plan.placement().n_stages(), UNIT);

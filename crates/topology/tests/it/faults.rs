@@ -1,8 +1,8 @@
 //! Wrong input: every answer is a typed error that names the facts.
 
 use brigade_topology::{
-    LookupError, NodeError, Nodes, PipeRank, PipelineGrid, Placement, PlacementError, ProcessTopology, Rank,
-    Stage, TieError, TopologyError, analyze_tie_ranks, tied_modules,
+    Direction, LookupError, NodeError, Nodes, PipeRank, PipelineGrid, Placement, PlacementError,
+    ProcessTopology, Rank, Stage, TieError, TopologyError, analyze_tie_ranks, tied_modules,
 };
 
 #[test]
@@ -98,6 +98,13 @@ fn bad_placements() {
     assert!(matches!(Placement::looped(2, 0), Err(PlacementError::Empty { .. })));
     assert!(matches!(Placement::looped(1 << 16, 1 << 16), Err(PlacementError::TooManyStages { .. })));
     assert!(matches!(Placement::v(1 << 31), Err(PlacementError::TooManyStages { .. })));
+    assert!(matches!(Placement::bidirectional(0), Err(PlacementError::Empty { .. })));
+    let both = Placement::bidirectional(3).unwrap();
+    assert!(matches!(both.rank_of(Stage(3)), Err(PlacementError::StageOutOfRange { .. })));
+    assert!(both.holders_of(Stage(3)).is_err());
+    assert!(both.rank_towards(Stage(3), Direction::Up).is_err());
+    let missing = both.stage_at(PipeRank(1), 1);
+    assert_eq!(missing, Err(PlacementError::LocalOutOfRange { local: 1, stages_per_rank: 1 }));
     let v = Placement::v(3).unwrap();
     assert!(matches!(v.rank_of(Stage(6)), Err(PlacementError::StageOutOfRange { .. })));
     assert!(matches!(v.stage_at(PipeRank(3), 0), Err(PlacementError::RankOutOfRange { .. })));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use brigade_topology::{Nodes, PipeRank, PipelineGrid, Placement, ProcessTopology, Rank, Stage};
+use brigade_topology::{Direction, Nodes, PipeRank, PipelineGrid, Placement, ProcessTopology, Rank, Stage};
 use proptest::prelude::*;
 
 const NAMES: [&str; 5] = ["pipe", "data", "model", "expert", "context"];
@@ -137,7 +137,51 @@ proptest! {
 
     #[test]
     fn placements_are_equal_when_their_maps_are(one in placements(), other in placements()) {
-        prop_assert_eq!(one == other, one.ranks().eq(other.ranks()));
+        prop_assert_eq!(one == other, all_holders(&one) == all_holders(&other));
+    }
+
+    /// Down and up are each other's mirror, and ranks and stages agree on who holds what.
+    #[test]
+    fn both_directions_visit_every_rank_once(n_ranks in 1_u32..=12) {
+        let both = Placement::bidirectional(n_ranks).unwrap();
+        prop_assert_eq!((both.n_ranks(), both.n_stages()), (n_ranks, n_ranks));
+        for direction in [Direction::Down, Direction::Up] {
+            let mut visited: Vec<PipeRank> =
+                (0..n_ranks).map(|stage| both.rank_towards(Stage(stage), direction).unwrap()).collect();
+            if direction == Direction::Up {
+                visited.reverse();
+            }
+            prop_assert!(visited.into_iter().eq((0..n_ranks).map(PipeRank)));
+        }
+        for rank in (0..n_ranks).map(PipeRank) {
+            let stages: Vec<Stage> = both.stages_of(rank).unwrap().collect();
+            prop_assert!(stages.is_sorted());
+            let held = |stage: &Stage| both.holders_of(*stage).unwrap().any(|holder| holder == rank);
+            prop_assert_eq!(&stages, &(0..n_ranks).map(Stage).filter(held).collect::<Vec<_>>());
+            for (local, stage) in (0..).zip(stages) {
+                prop_assert_eq!(both.stage_at(rank, local).unwrap(), stage);
+            }
+        }
+        for stage in (0..n_ranks).map(Stage) {
+            let rank = both.rank_of(stage).unwrap();
+            prop_assert_eq!(both.stage_at(rank, both.local_of(stage).unwrap()).unwrap(), stage);
+        }
+        prop_assert_eq!(both.to_string().parse::<Placement>().unwrap(), both);
+        let json = serde_json::to_string(&both).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Placement>(&json).unwrap(), both);
+    }
+
+    /// A direction means something only where there are two.
+    #[test]
+    fn one_way_placements_have_one_holder_a_stage(placement in placements()) {
+        for stage in (0..placement.n_stages()).map(Stage) {
+            let rank = placement.rank_of(stage).unwrap();
+            prop_assert_eq!(placement.rank_towards(stage, Direction::Down).unwrap(), rank);
+            if !placement.is_bidirectional() {
+                prop_assert_eq!(placement.rank_towards(stage, Direction::Up).unwrap(), rank);
+                prop_assert!(placement.holders_of(stage).unwrap().eq([rank]));
+            }
+        }
     }
 
     #[test]
@@ -184,7 +228,12 @@ fn placements() -> impl Strategy<Value = Placement> {
     prop_oneof![
         (1_u32..=4, 1_u32..=3).prop_map(|(n_ranks, per_rank)| Placement::looped(n_ranks, per_rank).unwrap()),
         (1_u32..=4).prop_map(|n_ranks| Placement::v(n_ranks).unwrap()),
+        (1_u32..=4).prop_map(|n_ranks| Placement::bidirectional(n_ranks).unwrap()),
     ]
+}
+
+fn all_holders(placement: &Placement) -> Vec<Vec<PipeRank>> {
+    (0..placement.n_stages()).map(|stage| placement.holders_of(Stage(stage)).unwrap().collect()).collect()
 }
 
 fn permutations<'a>(axes: &[(&'a str, u64)]) -> Vec<Vec<(&'a str, u64)>> {
