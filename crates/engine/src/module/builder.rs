@@ -111,6 +111,11 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         if checked.is_forward_only() {
             return Err(BuildError::PlanKind { wanted: "training", found: "has no backward pass" });
         }
+        if placement.is_bidirectional() {
+            // Two copies of a stage whose gradients nobody sums would drift apart.
+            let found = "keeps two copies of each stage, which this engine cannot train yet";
+            return Err(BuildError::PlanKind { wanted: "training", found });
+        }
         let infos = self.count(rank.deadline())?;
         let n_stages = usize::try_from(placement.n_stages()).unwrap_or(usize::MAX);
         let cuts = partition(&self.method, &infos, n_stages, &Options::default())?;

@@ -1,7 +1,7 @@
 //! A module is built as asked, or refused with the facts.
 
 use brigade_engine::partition::PartitionError;
-use brigade_engine::schedule::{Plan, forward_only, gpipe};
+use brigade_engine::schedule::{Plan, dual_pipe, forward_only, gpipe};
 use brigade_engine::topology::{ProcessTopology, Stage};
 use brigade_engine::{
     BuildError, EngineError, Layer, Layers, PipelineEngine, PipelineModule, RankHandle, TrainConfig, World,
@@ -82,6 +82,10 @@ fn a_schedule_that_does_not_train_or_does_not_fit_is_refused() {
     let error =
         build(2, |rank| PipelineModule::builder(&gpt(3), cross_entropy).schedule(forward_only).build(rank));
     assert!(matches!(error.unwrap_err(), BuildError::PlanKind { wanted: "training", .. }));
+    let error =
+        build(2, |rank| PipelineModule::builder(&gpt(3), cross_entropy).schedule(dual_pipe).build(rank));
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("two copies of each stage"), "{error}");
     let error = build(2, |rank| {
         PipelineModule::builder(&gpt(3), cross_entropy)
             .schedule(|mut shape| {
