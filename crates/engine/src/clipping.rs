@@ -83,7 +83,7 @@ fn global_norm(
     }
     let mut squares = Squares { gradients, layer: 0, words: Vec::new() };
     for placed in module.stages.iter().flat_map(|stage| &stage.layers) {
-        squares.layer = u64::try_from(placed.index).unwrap_or(u64::MAX);
+        squares.layer = u64::try_from(placed.label.index).unwrap_or(u64::MAX);
         placed.layer.visit(&mut squares);
     }
     let call =

@@ -27,6 +27,7 @@
 //! ```
 //! A whole training loop stands at [`PipelineEngine`].
 
+mod any_layer;
 mod clipping;
 mod engine;
 mod erased;
@@ -55,15 +56,17 @@ pub use brigade_schedule as schedule;
 pub use brigade_topology as topology;
 pub use brigade_wire as wire;
 
+pub use any_layer::AnyLayer;
 pub use clipping::GradientClipping;
 pub use engine::{PipelineEngine, TrainConfig};
 pub use error::{
-    BuildError, Cause, EngineError, Site, StepError, TensorError, ValueError, WorldError, WorldSizeError,
+    BuildError, Cause, EngineError, LayerTypeError, Site, StepError, TensorError, TieError, ValueError,
+    WorldError, WorldSizeError,
 };
 pub use gradients::NamedTensor;
 pub use inject::backward_with;
-pub use layer::{AnyLayer, Layer, LayerError};
-pub use layers::{LayerSpec, Layers};
+pub use layer::{Layer, LayerError, LayerLabel};
+pub use layers::{LayerList, LayerSpec, Layers, TiedLayerSpec};
 pub use module::{BASE_SEED_DEFAULT, PipelineModule, PipelineModuleBuilder};
 pub use report::{EvalReport, RankTimes, StepReport, StepTimes};
 pub use tensor::{AnyTensor, LeafRole, RANK_MAX};

@@ -7,48 +7,44 @@ use brigade_wire::Tree;
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
 
+use crate::any_layer::{AnyLayer, ForwardError};
 use crate::error::{Cause, panic_message};
-use crate::layer::{AnyLayer, ForwardError};
+use crate::layer::LayerLabel;
 use crate::random::PassContext;
 use crate::tensor::AnyTensor;
 
 /// A built layer with its place in the whole model.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacedLayer {
-    pub(crate) index: usize,
-    pub(crate) type_name: &'static str,
+    pub(crate) label: LayerLabel,
     pub(crate) layer: AnyLayer,
 }
 
 impl PlacedLayer {
     /// `layer_007`: the same at any number of stages.
     fn name(&self) -> String {
-        layer_name(self.index)
+        layer_name(self.label.index)
     }
 
     fn container(&self) -> String {
-        format!("Struct:{}", self.type_name)
+        format!("Struct:{}", self.label.type_name)
     }
 
     fn forward(&self, input: Tree<AnyTensor>, pass: PassContext) -> Result<Tree<AnyTensor>, Cause> {
-        let Self { index: layer, type_name, .. } = *self;
-        let pass = pass.layer(u64::try_from(layer).unwrap_or(u64::MAX));
+        let layer = self.label.clone();
+        let pass = pass.layer(u64::try_from(layer.index).unwrap_or(u64::MAX));
         // A panic ends the training on every rank; what it left half done is not used again.
         match catch_unwind(AssertUnwindSafe(|| pass.during(|| self.layer.forward(input)))) {
             Ok(Ok(output)) => Ok(output),
-            Ok(Err(ForwardError::Input(source))) => {
-                Err(Cause::LayerValue { layer, type_name, end: "input", source })
-            }
-            Ok(Err(ForwardError::Output(source))) => {
-                Err(Cause::LayerValue { layer, type_name, end: "output", source })
-            }
+            Ok(Err(ForwardError::Input(source))) => Err(Cause::LayerValue { layer, end: "input", source }),
+            Ok(Err(ForwardError::Output(source))) => Err(Cause::LayerValue { layer, end: "output", source }),
             Ok(Err(ForwardError::Layer(source))) => {
                 let message = source.to_string();
-                Err(Cause::LayerFailed { layer, type_name, source: source.into(), message })
+                Err(Cause::LayerFailed { layer, source: source.into(), message })
             }
             Err(payload) => {
                 let message = panic_message(payload.as_ref());
-                Err(Cause::LayerPanicked { layer, type_name, message })
+                Err(Cause::LayerPanicked { layer, message })
             }
         }
     }
@@ -80,7 +76,7 @@ impl StageModule {
         let layers = self
             .layers
             .into_iter()
-            .map(|PlacedLayer { index, type_name, layer }| PlacedLayer { index, type_name, layer: f(layer) })
+            .map(|PlacedLayer { label, layer }| PlacedLayer { label, layer: f(layer) })
             .collect();
         Self { stage: self.stage, layers }
     }
@@ -99,10 +95,10 @@ impl Module for StageModule {
         let layers = self.layers.into_iter().map(|placed| {
             let (name, container) = (placed.name(), placed.container());
             mapper.enter_module(&name, &container);
-            let PlacedLayer { index, type_name, layer } = placed;
+            let PlacedLayer { label, layer } = placed;
             let layer = layer.map(mapper);
             mapper.exit_module(&name, &container);
-            PlacedLayer { index, type_name, layer }
+            PlacedLayer { label, layer }
         });
         Self { stage: self.stage, layers: layers.collect() }
     }

@@ -66,6 +66,17 @@ impl<const D: usize, K: Basic + TensorKind + 'static> Value for Tensor<D, K> {
     }
 }
 
+/// A value of any structure, as it is: for layers that look at it themselves.
+impl Value for Tree<AnyTensor> {
+    fn into_tree(self) -> Result<Tree<AnyTensor>, ValueError> {
+        Ok(self)
+    }
+
+    fn from_tree(tree: Tree<AnyTensor>) -> Result<Self, ValueError> {
+        Ok(tree)
+    }
+}
+
 impl Value for () {
     fn into_tree(self) -> Result<Tree<AnyTensor>, ValueError> {
         Ok(Tree::Tuple(Vec::new()))

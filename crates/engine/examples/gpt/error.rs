@@ -109,7 +109,7 @@ pub(crate) enum RankError {
     Split(#[from] brigade_engine::partition::PartitionError),
     /// The times of a step cannot be replayed.
     #[error("cannot replay the plan with the measured times: {0}")]
-    Replay(brigade_engine::Cause),
+    Replay(Box<brigade_engine::Cause>),
     /// The data ended, which it never does.
     #[error("the data ended at step {step}")]
     DataEnded { step: u32 },

@@ -123,7 +123,7 @@ fn train_step(engine: &mut Engine, options: &Options, corpus: &Corpus, step: u32
     let report = engine.train_batch(&mut pairs)?;
     let StepReport { loss, times, .. } = report.ok_or(RankError::DataEnded { step })?;
     let elapsed = started.elapsed();
-    let timeline = engine.replay(&times).map_err(RankError::Replay)?;
+    let timeline = engine.replay(&times).map_err(|cause| RankError::Replay(Box::new(cause)))?;
     Ok(Step { loss, elapsed, bubble_measured: times.bubble_wall(), bubble_planned: idle_share(&timeline) })
 }
 

@@ -1,5 +1,6 @@
 //! What can go wrong, one enum an operation.
 
+mod layers;
 mod step;
 
 use std::time::Duration;
@@ -8,8 +9,10 @@ use brigade_partition::{MethodError, PartitionError};
 use brigade_schedule::{CheckError, LowerError, ScheduleError};
 use brigade_topology::{Rank, TopologyError};
 
+use crate::layer::LayerLabel;
 use crate::tensor::RANK_MAX;
 
+pub use layers::{LayerTypeError, TieError};
 pub(crate) use step::guard;
 pub use step::{Cause, Site, StepError};
 
@@ -106,22 +109,18 @@ pub enum BuildError {
         found: &'static str,
     },
     /// A layer's constructor panicked.
-    #[error("layer {layer} ({type_name}) panicked while it was built: {message}")]
+    #[error("{layer} panicked while it was built: {message}")]
     LayerPanicked {
-        /// Global index of the layer.
-        layer: usize,
-        /// Its type.
-        type_name: &'static str,
+        /// The layer.
+        layer: LayerLabel,
         /// The panic's message.
         message: String,
     },
     /// A layer has a parameter of a rank that Brigade cannot carry.
-    #[error("layer {layer} ({type_name}) has a parameter of rank {rank}: use a rank of 1 to {RANK_MAX}")]
+    #[error("{layer} has a parameter of rank {rank}: use a rank of 1 to {RANK_MAX}")]
     ParameterRank {
-        /// Global index of the layer.
-        layer: usize,
-        /// Its type.
-        type_name: &'static str,
+        /// The layer.
+        layer: LayerLabel,
         /// The parameter's rank.
         rank: usize,
     },
@@ -145,6 +144,22 @@ pub enum BuildError {
         /// Global index of the other.
         layer: usize,
     },
+    /// Two layers have one name.
+    #[error("layers {first} and {second} have the name `{name}`: give every layer another name, or none")]
+    LayerName {
+        /// Global index of the first layer.
+        first: usize,
+        /// Global index of the other.
+        second: usize,
+        /// Their name.
+        name: String,
+    },
+    /// A layer that ties parameters finds no module for it.
+    #[error(transparent)]
+    TieBuilder(Box<TieError>),
+    /// The layers of a list that was made at run time do not fit together.
+    #[error(transparent)]
+    LayerTypes(Box<LayerTypeError>),
     /// Layers share parameters in a way that cannot be.
     #[error("tie `{key}`: layer {layer} {problem}")]
     Tie {
@@ -182,6 +197,18 @@ pub enum BuildError {
     /// The plan is unsound.
     #[error("the plan does not pass the checker: {0}")]
     Check(#[from] CheckError),
+}
+
+impl From<TieError> for BuildError {
+    fn from(error: TieError) -> Self {
+        Self::TieBuilder(Box::new(error))
+    }
+}
+
+impl From<LayerTypeError> for BuildError {
+    fn from(error: LayerTypeError) -> Self {
+        Self::LayerTypes(Box::new(error))
+    }
 }
 
 /// Why a world gave no results.
@@ -261,6 +288,12 @@ pub enum EngineError {
     /// A partition method is written wrong.
     #[error(transparent)]
     Method(#[from] MethodError),
+}
+
+impl From<LayerTypeError> for EngineError {
+    fn from(error: LayerTypeError) -> Self {
+        Self::Build(error.into())
+    }
 }
 
 /// The message of a caught panic.

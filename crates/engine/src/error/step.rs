@@ -10,6 +10,7 @@ use brigade_topology::{Rank, Stage};
 use brigade_wire::UnflattenError;
 
 use super::{BuildError, TensorError, ValueError, panic_message};
+use crate::layer::LayerLabel;
 
 /// Where in the pipeline something happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,34 +77,28 @@ impl std::error::Error for StepError {
 #[non_exhaustive]
 pub enum Cause {
     /// A layer returned an error.
-    #[error("layer {layer} ({type_name}) failed: {message}")]
+    #[error("{layer} failed: {message}")]
     LayerFailed {
-        /// Global index of the layer.
-        layer: usize,
-        /// Its type.
-        type_name: &'static str,
+        /// The layer.
+        layer: LayerLabel,
         /// The layer's own error.
         source: Arc<dyn std::error::Error + Send + Sync>,
         /// The same as text.
         message: String,
     },
     /// A layer panicked in its forward.
-    #[error("layer {layer} ({type_name}) panicked: {message}")]
+    #[error("{layer} panicked: {message}")]
     LayerPanicked {
-        /// Global index of the layer.
-        layer: usize,
-        /// Its type.
-        type_name: &'static str,
+        /// The layer.
+        layer: LayerLabel,
         /// The panic's message.
         message: String,
     },
     /// A layer was given a value of another type, or gave one that cannot be carried.
-    #[error("layer {layer} ({type_name}) and the value at its {end} do not fit: {source}")]
+    #[error("{layer} and the value at its {end} do not fit: {source}")]
     LayerValue {
-        /// Global index of the layer.
-        layer: usize,
-        /// Its type.
-        type_name: &'static str,
+        /// The layer.
+        layer: LayerLabel,
         /// `input` or `output`.
         end: &'static str,
         /// What does not fit.

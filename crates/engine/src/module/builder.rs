@@ -14,11 +14,11 @@ use brigade_topology::{PipeRank, ProcessTopology, Rank};
 use burn::module::Module;
 use burn::tensor::Device;
 
-use super::init::{Turn, build_layer, claim, on_autodiff, panicked};
+use super::init::{Turn, build_layer, check_names, claim, on_autodiff, panicked};
 use super::{LossFn, PipelineModule, ScheduleFn};
 use crate::error::BuildError;
 use crate::gradients::initialize;
-use crate::layers::LayerSpec;
+use crate::layers::{LayerSpec, resolve_ties};
 use crate::stage::{PlacedLayer, RankModule, StageModule};
 use crate::value::Value;
 use crate::world::RankHandle;
@@ -91,10 +91,12 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
     ///
     /// # Errors
     /// [`BuildError`]: the layers, the topology, the schedule or the plan do not fit together.
-    pub fn build(self, rank: &RankHandle) -> Result<PipelineModule<I, O, T>, BuildError> {
+    pub fn build(mut self, rank: &RankHandle) -> Result<PipelineModule<I, O, T>, BuildError> {
         if self.specs.is_empty() {
             return Err(BuildError::NoLayers);
         }
+        check_names(&self.specs)?;
+        self.specs = resolve_ties(&self.specs)?;
         if let Some((layer, tie)) = self.specs.iter().enumerate().find_map(|(i, s)| Some((i, s.tie()?))) {
             let problem = "cannot share parameters yet".to_owned();
             return Err(BuildError::Tie { key: tie.key.clone(), layer, problem });
@@ -207,7 +209,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             }))
             .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
             drop(turn);
-            Ok(PlacedLayer { index, type_name: spec.type_name(), layer })
+            Ok(PlacedLayer { label: spec.label(index), layer })
         };
         self.specs[range].iter().enumerate().map(build).collect()
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 
+use crate::any_layer::AnyLayer;
 use crate::error::{BuildError, panic_message};
-use crate::layer::AnyLayer;
 use crate::layers::LayerSpec;
 
 /// Burn's random numbers come from one state for the whole process: one rank at a time may seed it,
@@ -78,11 +78,24 @@ pub(super) fn build_layer(spec: &LayerSpec, index: usize, device: &Device) -> Re
     let layer = catch_unwind(AssertUnwindSafe(|| spec.build(device)))
         .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
     match layer.unsupported_rank() {
-        Some(rank) => Err(BuildError::ParameterRank { layer: index, type_name: spec.type_name(), rank }),
+        Some(rank) => Err(BuildError::ParameterRank { layer: spec.label(index), rank }),
         None => Ok(layer),
     }
 }
 
-pub(super) fn panicked(spec: &LayerSpec, layer: usize, payload: &(dyn std::any::Any + Send)) -> BuildError {
-    BuildError::LayerPanicked { layer, type_name: spec.type_name(), message: panic_message(payload) }
+pub(super) fn panicked(spec: &LayerSpec, index: usize, payload: &(dyn std::any::Any + Send)) -> BuildError {
+    BuildError::LayerPanicked { layer: spec.label(index), message: panic_message(payload) }
+}
+
+/// Refuses a name that two layers have.
+pub(super) fn check_names(specs: &[LayerSpec]) -> Result<(), BuildError> {
+    let mut known = BTreeMap::new();
+    for (index, spec) in specs.iter().enumerate() {
+        if let Some(name) = spec.name()
+            && let Some(first) = known.insert(name, index)
+        {
+            return Err(BuildError::LayerName { first, second: index, name: name.to_owned() });
+        }
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ mod data;
 mod dropout;
 mod faults;
 mod gpt_cli;
+mod layers;
 mod parity;
 mod property;
 mod random;
