@@ -147,7 +147,9 @@ fn dropout_is_the_same_at_every_split_and_between_evaluations() {
     for p in 1..=3 {
         for schedule in Schedule::ALL.into_iter().filter(|&schedule| schedule != Schedule::ForwardOnly) {
             let shape = Shape { n_ranks: u32::try_from(p).expect("small"), n_micro_batches: 4 };
-            let fits = schedule.plan(shape).is_ok_and(|plan| plan.placement().n_stages() <= 6);
+            let fits = schedule
+                .plan(shape)
+                .is_ok_and(|plan| !plan.placement().is_bidirectional() && plan.placement().n_stages() <= 6);
             if fits {
                 let n_evaluations = u32::try_from(n_compared % 3).expect("small");
                 assert_eq!(pipeline(p, schedule, n_evaluations), reference, "{schedule}, p={p}");
