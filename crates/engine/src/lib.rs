@@ -72,5 +72,5 @@ pub use report::{EvalReport, RankTimes, StepReport, StepTimes};
 pub use tensor::{AnyTensor, LeafRole, RANK_MAX};
 pub use tie::Tie;
 pub use timing::{Spent, StageTimes};
-pub use value::Value;
+pub use value::{Fields, Value};
 pub use world::{DEADLINE_DEFAULT, RANKS_MAX, RankHandle, THREADS_MAX, World};

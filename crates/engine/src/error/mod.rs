@@ -3,6 +3,7 @@
 mod layers;
 mod step;
 
+use std::fmt;
 use std::time::Duration;
 
 use brigade_partition::{MethodError, PartitionError};
@@ -65,6 +66,25 @@ pub enum ValueError {
     /// A tensor is of another rank or kind.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// The same, somewhere inside a structure.
+    #[error("at `{path}`: {source}")]
+    Inside {
+        /// Fields, keys and places from the outside in, with dots between them.
+        path: String,
+        /// What does not fit there.
+        source: Box<Self>,
+    },
+}
+
+impl ValueError {
+    /// The error one level further out: `step` is the field, key or place where it happened.
+    #[must_use]
+    pub fn inside(self, step: impl fmt::Display) -> Self {
+        match self {
+            Self::Inside { path, source } => Self::Inside { path: format!("{step}.{path}"), source },
+            other => Self::Inside { path: step.to_string(), source: Box::new(other) },
+        }
+    }
 }
 
 /// Why a pipeline module cannot be built.

@@ -15,15 +15,15 @@ use crate::support::{SCHEDULES, ScheduleFn, formula};
 
 const WIDTH: usize = 4;
 
-fn linear(seed: usize, device: &Device) -> Linear {
+pub(crate) fn linear(seed: usize, device: &Device) -> Linear {
     formula(LinearConfig::new(WIDTH, WIDTH).init(device), seed)
 }
 
 /// Losses and gradients of one training batch.
 #[derive(Debug, PartialEq)]
-struct Seen {
-    losses: Vec<f64>,
-    gradients: Vec<(String, TensorData)>,
+pub(crate) struct Seen {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) gradients: Vec<(String, TensorData)>,
 }
 
 /// Trains one batch over `p` ranks, one layer or more a rank.
@@ -63,7 +63,7 @@ fn train<I: Value + Clone + Sync, O: Value, T: Value + Clone + Sync>(
 }
 
 /// The same batch over 1 rank and over `n` ranks for each n up to `n_layers`, under both schedules.
-fn same_at_every_split<I: Value + Clone + Sync, O: Value, T: Value + Clone + Sync>(
+pub(crate) fn same_at_every_split<I: Value + Clone + Sync, O: Value, T: Value + Clone + Sync>(
     layers: &Layers<I, O>,
     loss: fn(O, T) -> Tensor<1>,
     batch: &[(I, T)],
@@ -85,11 +85,11 @@ fn input(serial: u16, rows: usize) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [rows, WIDTH]), &Device::flex())
 }
 
-fn square(y: Tensor<2>, t: Tensor<2>) -> Tensor<1> {
+pub(crate) fn square(y: Tensor<2>, t: Tensor<2>) -> Tensor<1> {
     (y - t).powi_scalar(2).mean()
 }
 
-fn batch(rows: &[usize]) -> Vec<(Tensor<2>, Tensor<2>)> {
+pub(crate) fn batch(rows: &[usize]) -> Vec<(Tensor<2>, Tensor<2>)> {
     let pair = |(i, &rows): (usize, &usize)| {
         let serial = u16::try_from(i).expect("small");
         (input(serial, rows), input(serial + 1, rows))

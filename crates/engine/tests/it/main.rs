@@ -15,3 +15,4 @@ mod regressions;
 mod split;
 mod support;
 mod transparency;
+mod values;
