@@ -1,5 +1,6 @@
 //! Gradient clipping over the whole pipeline.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleVisitor, Param};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BuildError, StepError};
 use crate::hub::Contribution;
+use crate::reduce::Reducer;
 use crate::stage::RankModule;
 use crate::world::RankHandle;
 
@@ -39,12 +41,13 @@ impl GradientClipping {
     pub(crate) fn apply(
         self,
         rank: &RankHandle,
+        reducer: &Reducer,
         module: &RankModule,
         gradients: &mut GradientsParams,
     ) -> Result<Option<f64>, StepError> {
         match self {
             Self::GlobalNorm(bound) => {
-                let norm = global_norm(rank, module, gradients)?;
+                let norm = global_norm(rank, reducer, gradients)?;
                 // Not `min`, which would turn a norm that is no number into no clipping at all.
                 let scale = bound / (norm + NORM_EPSILON);
                 if scale >= 1.0 {
@@ -61,39 +64,21 @@ impl GradientClipping {
     }
 }
 
-/// The norm over the gradients of all ranks, summed parameter by parameter in the order of the layers: the
-/// same bits at any number of stages.
-fn global_norm(
-    rank: &RankHandle,
-    module: &RankModule,
-    gradients: &GradientsParams,
-) -> Result<f64, StepError> {
-    struct Squares<'a> {
-        gradients: &'a GradientsParams,
-        layer: u64,
-        words: Vec<u64>,
-    }
-    impl ModuleVisitor for Squares<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = self.gradients.get::<D>(param.id) {
-                let square = gradient.powi_scalar(2).sum().into_data().iter::<f64>().next();
-                self.words.extend([self.layer, square.unwrap_or(f64::NAN).to_bits()]);
-            }
-        }
-    }
-    let mut squares = Squares { gradients, layer: 0, words: Vec::new() };
-    for placed in module.stages.iter().flat_map(|stage| &stage.layers) {
-        squares.layer = u64::try_from(placed.label.index).unwrap_or(u64::MAX);
-        placed.layer.visit(&mut squares);
-    }
-    let call =
-        Contribution { call: "the norm of a step".to_owned(), words: squares.words, messages: Vec::new() };
+/// The norm over the gradients of all ranks, summed parameter by parameter in their one global order, each
+/// once however many copies it has: the same bits at any number of stages and in every replica.
+fn global_norm(rank: &RankHandle, reducer: &Reducer, gradients: &GradientsParams) -> Result<f64, StepError> {
+    let squares = reducer.counted(gradients).flat_map(|(number, gradient)| {
+        [u64::try_from(number).unwrap_or(u64::MAX), gradient.sum_of_squares().to_bits()]
+    });
+    let call = Contribution {
+        call: "the norm of a step".to_owned(),
+        words: squares.collect(),
+        messages: Vec::new(),
+    };
     let all: Arc<Vec<Contribution>> = rank.exchange(call, || rank.site("sharing the norm"))?;
-    let mut by_layer: Vec<(u64, f64)> =
-        all.iter().flat_map(|c| c.words.chunks_exact(2)).map(|w| (w[0], f64::from_bits(w[1]))).collect();
-    // Stable: the parameters of one layer, which live on one rank, stay in their order.
-    by_layer.sort_by_key(|(layer, _)| *layer);
-    Ok(by_layer.iter().map(|(_, square)| square).sum::<f64>().sqrt())
+    let squares = all.iter().flat_map(|c| c.words.chunks_exact(2)).map(|w| (w[0], f64::from_bits(w[1])));
+    let in_order: BTreeMap<u64, f64> = squares.collect();
+    Ok(in_order.values().sum::<f64>().sqrt())
 }
 
 #[derive(Clone, Copy)]

@@ -11,13 +11,20 @@ use burn::tensor::{Bool, Int, Tensor, TensorData};
 /// decides the last bit, and a schedule may run the backward passes in another one.
 ///
 /// Gradients that come early are kept until those before them are there.
-#[derive(Debug, Default)]
-pub(crate) struct OrderedSum {
-    next: u32,
-    early: BTreeMap<u32, Option<GradientsParams>>,
+#[derive(Debug)]
+pub(crate) struct OrderedSum<'a> {
+    /// The micro-batches that are still to be added, in their order: where two ranks hold a stage, each
+    /// runs some of them.
+    left: &'a [MicroBatch],
+    early: BTreeMap<MicroBatch, Option<GradientsParams>>,
 }
 
-impl OrderedSum {
+impl<'a> OrderedSum<'a> {
+    /// A sum over these micro-batches, which are in their order.
+    pub(crate) fn over(micro_batches: &'a [MicroBatch]) -> Self {
+        Self { left: micro_batches, early: BTreeMap::new() }
+    }
+
     /// Takes the gradients of one micro-batch, if it had any, and adds all whose turn it is to `sum`.
     pub(crate) fn add<M: Module>(
         &mut self,
@@ -26,9 +33,11 @@ impl OrderedSum {
         micro_batch: MicroBatch,
         gradients: Option<GradientsParams>,
     ) {
-        self.early.insert(micro_batch.0, gradients);
-        while let Some(new) = self.early.remove(&self.next) {
-            self.next = self.next.saturating_add(1);
+        self.early.insert(micro_batch, gradients);
+        while let Some((next, rest)) = self.left.split_first()
+            && let Some(new) = self.early.remove(next)
+        {
+            self.left = rest;
             if let Some(new) = new {
                 module.visit(&mut Add { sum, new });
             }

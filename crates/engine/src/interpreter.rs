@@ -33,6 +33,8 @@ pub(crate) struct Route {
     ranks: Vec<Rank>,
     /// Whether backward passes of this rank come in two halves.
     splits: bool,
+    /// The micro-batches whose gradients this rank adds up at each of its stages, in their order.
+    summed: BTreeMap<Stage, Vec<MicroBatch>>,
     senders: BTreeMap<PipeRank, Sender<Message>>,
     receivers: BTreeMap<PipeRank, Receiver<Message>>,
 }
@@ -60,7 +62,16 @@ impl Route {
         }
         let is_half = |instruction: &Instruction| matches!(instruction, Instruction::InputGrad { .. });
         let splits = plan.instructions(pipe_rank).iter().any(is_half);
-        Ok(Self { serial, plan, pipe_rank, ranks, splits, senders, receivers })
+        let mut summed: BTreeMap<Stage, Vec<MicroBatch>> = BTreeMap::new();
+        for instruction in plan.instructions(pipe_rank) {
+            if let Instruction::BackwardPass { stage, micro_batch, .. }
+            | Instruction::WeightGrad { stage, micro_batch, .. } = *instruction
+            {
+                summed.entry(stage).or_default().push(micro_batch);
+            }
+        }
+        summed.values_mut().for_each(|micro_batches| micro_batches.sort_unstable());
+        Ok(Self { serial, plan, pipe_rank, ranks, splits, summed, senders, receivers })
     }
 }
 
@@ -122,7 +133,7 @@ pub(crate) struct Interpreter<'a> {
     numbering: Numbering,
     batch: Batch,
     slots: Vec<Slot>,
-    sums: BTreeMap<Stage, OrderedSum>,
+    sums: BTreeMap<Stage, OrderedSum<'a>>,
     result: RunResult,
 }
 
@@ -156,7 +167,7 @@ impl<'a> Interpreter<'a> {
             numbering,
             batch,
             slots,
-            sums: BTreeMap::new(),
+            sums: route.summed.iter().map(|(&stage, order)| (stage, OrderedSum::over(order))).collect(),
             result: RunResult { losses, outputs, gradients: GradientsParams::new(), timing: Timing::start() },
         }
     }
@@ -400,7 +411,7 @@ impl<'a> Interpreter<'a> {
             guard("the backward pass", || deferred.settle(gradients))?;
         }
         let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
-        let sum = self.sums.entry(stage).or_default();
+        let sum = self.sums.get_mut(&stage).expect("the plan's own backward passes are summed");
         sum.add(&mut self.result.gradients, module, micro_batch, gradients);
         Ok(())
     }

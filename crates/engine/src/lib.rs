@@ -42,6 +42,7 @@ mod message;
 mod module;
 pub mod nn;
 pub mod random;
+mod reduce;
 mod report;
 mod split;
 mod stage;
@@ -60,14 +61,15 @@ pub use any_layer::AnyLayer;
 pub use clipping::GradientClipping;
 pub use engine::{PipelineEngine, TrainConfig};
 pub use error::{
-    BuildError, Cause, EngineError, LayerTypeError, Site, StepError, TensorError, TieError, ValueError,
-    WorldError, WorldSizeError,
+    BuildError, Cause, EngineError, LayerTypeError, Site, StepError, TensorError, TieError, TieProblem,
+    ValueError, WorldError, WorldSizeError,
 };
 pub use gradients::NamedTensor;
 pub use inject::backward_with;
 pub use layer::{Layer, LayerError, LayerLabel};
 pub use layers::{LayerList, LayerSpec, Layers, TiedLayerSpec};
 pub use module::{BASE_SEED_DEFAULT, PipelineModule, PipelineModuleBuilder};
+pub use reduce::OptimizerSharding;
 pub use report::{EvalReport, RankTimes, StepReport, StepTimes};
 pub use tensor::{AnyTensor, LeafRole, RANK_MAX};
 pub use tie::Tie;

@@ -15,6 +15,12 @@ pub(crate) enum Direction {
     Forward,
     /// Gradients, to the stage before.
     Backward,
+    /// Gradients of parameters, to the rank that adds them up.
+    Gradients,
+    /// Their sums, to the ranks that update the parameters.
+    Totals,
+    /// New values of parameters, to the ranks that hold copies.
+    Values,
 }
 
 /// What a message is: the stage that produced it, the micro-batch and the direction.
@@ -25,11 +31,21 @@ pub(crate) struct Tag {
     pub(crate) direction: Direction,
 }
 
+impl Tag {
+    /// The tag of a message at the end of a batch, which belongs to no stage and no micro-batch.
+    pub(crate) fn parcel(direction: Direction) -> Self {
+        Self { stage: Stage(0), micro_batch: MicroBatch(0), direction }
+    }
+}
+
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.direction {
             Direction::Forward => "activations",
             Direction::Backward => "gradients",
+            Direction::Gradients => return f.write_str("gradients of parameters"),
+            Direction::Totals => return f.write_str("summed gradients of parameters"),
+            Direction::Values => return f.write_str("new values of parameters"),
         };
         write!(f, "{what} of stage {}, micro-batch {}", self.stage, self.micro_batch)
     }

@@ -11,9 +11,9 @@ use crate::timing::{Spent, StageTimes, Timing};
 pub struct StepReport {
     /// Number of this step, from 1.
     pub step: u64,
-    /// Mean of the micro-batches' losses.
+    /// Mean of the micro-batches' losses, over all replicas.
     pub loss: f64,
-    /// Loss of each micro-batch.
+    /// Loss of each micro-batch: those of the first replica in their order, then those of the next.
     pub micro_batch_losses: Vec<f64>,
     /// Learning rate of this step.
     pub learning_rate: f64,
@@ -28,9 +28,9 @@ pub struct StepReport {
 /// One evaluation, equal on every rank.
 #[derive(Clone, Debug)]
 pub struct EvalReport {
-    /// Mean of the micro-batches' losses.
+    /// Mean of the micro-batches' losses, over all replicas.
     pub loss: f64,
-    /// Loss of each micro-batch.
+    /// Loss of each micro-batch: those of the first replica in their order, then those of the next.
     pub micro_batch_losses: Vec<f64>,
 }
 
@@ -43,6 +43,9 @@ pub struct RankTimes {
     pub waiting: Duration,
     /// The optimizer, which is part of `busy`.
     pub optimizer: Duration,
+    /// Adding up the gradients of shared parameters and replicas and giving the copies their new values,
+    /// waiting for other ranks included.
+    pub reduction: Duration,
     /// The whole step.
     pub wall: Duration,
 }
@@ -52,7 +55,7 @@ pub struct RankTimes {
 pub struct StepTimes {
     /// By rank.
     pub ranks: Vec<RankTimes>,
-    /// By stage.
+    /// By stage, over all ranks that hold it.
     pub stages: Vec<StageTimes>,
 }
 
@@ -83,7 +86,13 @@ impl StepTimes {
             let mut words = words.iter().copied();
             let mut next = || words.next().unwrap_or(0);
             let mut span = || Duration::from_nanos(next());
-            times.ranks.push(RankTimes { busy: span(), waiting: span(), optimizer: span(), wall: span() });
+            times.ranks.push(RankTimes {
+                busy: span(),
+                waiting: span(),
+                optimizer: span(),
+                reduction: span(),
+                wall: span(),
+            });
             while let Some(stage) = words.next() {
                 let mut next = || words.next().unwrap_or(0);
                 let mut spent = || Spent {
@@ -93,7 +102,9 @@ impl StepTimes {
                 let entry = StageTimes { forward: spent(), backward: spent(), weight_grad: spent() };
                 let slot = usize::try_from(stage).ok().and_then(|stage| times.stages.get_mut(stage));
                 if let Some(slot) = slot {
-                    *slot = entry;
+                    slot.forward.merge(entry.forward);
+                    slot.backward.merge(entry.backward);
+                    slot.weight_grad.merge(entry.weight_grad);
                 }
             }
         }
@@ -104,7 +115,8 @@ impl StepTimes {
 /// One rank's times as numbers, to be shared with the other ranks.
 pub(crate) fn encode(timing: &Timing) -> Vec<u64> {
     let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-    let mut words = vec![ns(timing.busy), ns(timing.waiting), ns(timing.optimizer), ns(timing.wall)];
+    let mut words =
+        [timing.busy, timing.waiting, timing.optimizer, timing.reduction, timing.wall].map(ns).to_vec();
     for (&Stage(stage), times) in &timing.stages {
         words.push(stage.into());
         for spent in [times.forward, times.backward, times.weight_grad] {

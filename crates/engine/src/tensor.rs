@@ -209,6 +209,14 @@ impl AnyTensor {
         }, else unreachable_rank())
     }
 
+    /// The sum of the squares of all elements; no number for a kind that has none.
+    pub(crate) fn sum_of_squares(self) -> f64 {
+        let sum = by_rank!(self.rank(), D => {
+            self.into_tensor::<D, Float>().map(|tensor| tensor.powi_scalar(2).sum().into_data())
+        }, else unreachable_rank());
+        sum.ok().and_then(|sum| sum.iter::<f64>().next()).unwrap_or(f64::NAN)
+    }
+
     pub(crate) fn into_bridge(self) -> BridgeTensor {
         self.0
     }

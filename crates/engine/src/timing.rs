@@ -21,6 +21,12 @@ impl Spent {
         self.count = self.count.saturating_add(1);
     }
 
+    /// Adds what other ranks spent on the same kind of work.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.total = self.total.saturating_add(other.total);
+        self.count = self.count.saturating_add(other.count);
+    }
+
     /// Mean duration; zero when there was none.
     ///
     /// # Units
@@ -52,6 +58,8 @@ pub(crate) struct Timing {
     /// Waiting for messages and for room to send.
     pub(crate) waiting: Duration,
     pub(crate) optimizer: Duration,
+    /// Making one gradient and one value of all copies, waiting included.
+    pub(crate) reduction: Duration,
     pub(crate) wall: Duration,
 }
 
@@ -63,6 +71,7 @@ impl Timing {
             busy: Duration::ZERO,
             waiting: Duration::ZERO,
             optimizer: Duration::ZERO,
+            reduction: Duration::ZERO,
             wall: Duration::ZERO,
         }
     }
@@ -89,6 +98,10 @@ impl Timing {
     pub(crate) fn record_optimizer(&mut self, elapsed: Duration) {
         self.optimizer += elapsed;
         self.busy += elapsed;
+    }
+
+    pub(crate) fn record_reduction(&mut self, elapsed: Duration) {
+        self.reduction += elapsed;
     }
 
     pub(crate) fn stop(&mut self) {

@@ -1,5 +1,6 @@
 //! Micro-batches from the user's data, agreed on by all ranks before anything runs.
 
+use brigade_topology::Rank;
 use brigade_wire::Tree;
 
 use super::PipelineEngine;
@@ -61,11 +62,12 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             return Ok(None);
         }
         // Every rank reports the same failure: that of the rank whose data ended first.
-        let at = Site { rank: self.module.ranks[lowest.0], ..site() };
+        let world_rank = |peer: usize| Rank(u64::try_from(peer).unwrap_or(u64::MAX));
+        let at = Site { rank: world_rank(lowest.0), ..site() };
         let cause = if lowest.1 == highest.1 {
             Cause::DataEnded { wanted, found: lowest.1 }
         } else {
-            let other = self.module.ranks[highest.0];
+            let other = world_rank(highest.0);
             Cause::DataDiffers { other, there: highest.1, here: lowest.1 }
         };
         Err(rank.fail(at, cause))

@@ -15,7 +15,7 @@ use crate::stage::RankModule;
 use crate::value::Value;
 
 impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
-    /// Computes the loss on `n_micro_batches` micro-batches without training.
+    /// Computes the loss on `n_micro_batches` micro-batches of each replica without training.
     ///
     /// Layers run as in Burn's validation: no dropout, no gradients; parameters stay as they are.
     /// `None` when the data has ended.
@@ -36,7 +36,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         Ok(Some(EvalReport { loss: mean(&micro_batch_losses), micro_batch_losses }))
     }
 
-    /// Computes the outputs for `n_micro_batches` inputs, in order, on every rank.
+    /// Computes the outputs for `n_micro_batches` inputs of each replica, in their order and that of the
+    /// replicas, on every rank.
     ///
     /// `None` when the data has ended.
     ///
@@ -58,10 +59,18 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let site = || rank.site("sharing the outputs");
         let call = Contribution { call: "predict_batch".to_owned(), words: Vec::new(), messages };
         let all = rank.exchange(call, site)?;
-        let outputs = all.iter().enumerate().flat_map(|(peer, c)| c.messages.iter().map(move |m| (peer, m)));
+        // In the order of the micro-batches in each replica: several ranks may hold the last stage.
+        let mut outputs = Vec::new();
+        for ranks in &self.module.grid {
+            let first = outputs.len();
+            outputs.extend(ranks.iter().flat_map(|&peer| {
+                all.get(peer.index()).into_iter().flat_map(move |c| c.messages.iter().map(move |m| (peer, m)))
+            }));
+            outputs[first..].sort_by_key(|(_, message)| message.tag.micro_batch);
+        }
         outputs
+            .into_iter()
             .map(|(peer, message)| {
-                let peer = self.module.ranks[peer];
                 let tree = message
                     .clone()
                     .into_tree()
@@ -99,7 +108,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let rank = &self.module.rank;
         let frozen = guard("a layer's validation form", || RankModule::valid(&self.module.stages))
             .map_err(|cause| rank.fail(rank.site("freezing"), cause))?;
-        let numbering = self.module.numbering(self.n_steps, false);
+        let numbering = self.module.numbering(self.n_steps, n_micro_batches, false);
         Interpreter::new(rank, route, &frozen, &self.module.loss, (mode, numbering), batch).run()
     }
 }

@@ -2,6 +2,7 @@
 
 mod data;
 mod evaluate;
+mod step;
 mod train;
 
 use std::collections::BTreeMap;
@@ -13,10 +14,11 @@ use burn::optim::ModuleOptimizer;
 use serde::{Deserialize, Serialize};
 
 use crate::clipping::GradientClipping;
-use crate::error::{BuildError, Cause, EngineError};
+use crate::error::{BuildError, Cause, EngineError, StepError, guard};
 use crate::gradients::NamedTensor;
 use crate::interpreter::Route;
 use crate::module::PipelineModule;
+use crate::reduce::{OptimizerSharding, Reducer};
 use crate::report::StepTimes;
 use crate::value::Value;
 
@@ -91,6 +93,7 @@ pub struct PipelineEngine<I, O, T> {
     learning_rate: f64,
     n_steps: u64,
     training: Route,
+    reducer: Reducer,
     evaluations: BTreeMap<u32, Route>,
     observer: Option<GradientObserver>,
     clipping: Option<GradientClipping>,
@@ -111,6 +114,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
     ) -> Result<Self, EngineError> {
         check_learning_rate(config.learning_rate)?;
         let training = module.route(Arc::clone(&module.training))?;
+        let reducer = make_reducer(&module, OptimizerSharding::default())?;
         let identity = format!("engine {}, {}", training.serial, module.identity());
         Ok(Self {
             module,
@@ -118,6 +122,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             learning_rate: config.learning_rate,
             n_steps: 0,
             training,
+            reducer,
             evaluations: BTreeMap::new(),
             observer: None,
             clipping: None,
@@ -171,7 +176,51 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         Ok(())
     }
 
-    /// Shows `observer` this rank's gradients, summed and scaled, before they are clipped and used.
+    /// Says who keeps the optimizer's states where the pipeline has replicas; give every rank the same.
+    ///
+    /// # Errors
+    /// [`BuildError::ShardingLate`] after the first step; [`Cause::LinkDiffers`] as for
+    /// [`PipelineEngine::new`].
+    pub fn set_optimizer_sharding(&mut self, sharding: OptimizerSharding) -> Result<(), EngineError> {
+        if self.n_steps > 0 {
+            return Err(BuildError::ShardingLate { steps: self.n_steps }.into());
+        }
+        self.reducer = make_reducer(&self.module, sharding)?;
+        self.identity.push_str(&format!(", optimizer {sharding:?}"));
+        Ok(())
+    }
+
+    /// Bytes of the optimizer's states on this rank, in the form in which Burn saves them.
+    ///
+    /// # Errors
+    /// [`Cause::Panicked`] when the optimizer does.
+    ///
+    /// # Units
+    /// Bytes, a few hundred for the form itself.
+    pub fn optimizer_state_bytes(&self) -> Result<usize, StepError> {
+        let rank = &self.module.rank;
+        let bytes = guard("the optimizer", || self.optimizer.into_bytes().map(|bytes| bytes.len()));
+        let bytes = bytes.and_then(|bytes| {
+            bytes.map_err(|e| Cause::Panicked { what: "saving the optimizer", message: e.to_string() })
+        });
+        bytes.map_err(|cause| rank.fail(rank.site("optimizer_state_bytes"), cause))
+    }
+
+    /// Compares all copies of every trained parameter: those of layers that share it, of ranks that
+    /// hold one stage, and of replicas. Every rank must call it.
+    ///
+    /// They are equal bit for bit after every step; a layer that is built otherwise on each rank, or a
+    /// program that changes the weights of one, is found here.
+    ///
+    /// # Errors
+    /// [`Cause::CopiesDiffer`], on every rank.
+    #[doc(alias = "assert_replicas_equal")]
+    pub fn check_copies(&self) -> Result<(), StepError> {
+        self.reducer.check(&self.module.stages, &self.module.groups)
+    }
+
+    /// Shows `observer` the gradients that this rank uses, summed over all copies and scaled, before
+    /// they are clipped. A parameter that layers share has one, under the name of its owner.
     ///
     /// They are copied to the host for it.
     pub fn observe_gradients(&mut self, observer: impl FnMut(&[NamedTensor]) + Send + 'static) {
@@ -207,6 +256,15 @@ impl<I, O, T> fmt::Debug for PipelineEngine<I, O, T> {
             .field("n_steps", &self.n_steps)
             .finish_non_exhaustive()
     }
+}
+
+fn make_reducer<I: Value, O: Value, T: Value>(
+    module: &PipelineModule<I, O, T>,
+    sharding: OptimizerSharding,
+) -> Result<Reducer, StepError> {
+    let rank = &module.rank;
+    Reducer::new(rank, &module.stages, &module.groups, &module.grid, sharding)
+        .map_err(|cause| rank.fail(rank.site("engine set-up"), cause))
 }
 
 fn check_learning_rate(value: f64) -> Result<(), BuildError> {

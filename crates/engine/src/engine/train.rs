@@ -1,18 +1,16 @@
 //! One training step: forward, backward and the update of the weights.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
 use super::PipelineEngine;
 use super::data::Feed;
-use crate::error::{StepError, guard};
-use crate::gradients::named_gradients;
+use crate::error::StepError;
 use crate::hub::Contribution;
 use crate::interpreter::{Interpreter, Mode, RunResult};
 use crate::report::{StepReport, StepTimes, encode};
-use crate::stage::RankModule;
 use crate::timing::Timing;
 use crate::value::Value;
 
@@ -20,8 +18,9 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
     /// Trains on one batch: as many micro-batches of `data` as the module was built for.
     ///
     /// Each micro-batch is a pair of input and target. The ranks that hold the first and the last stage
-    /// take them from `data` before any forward runs; the others leave `data` alone. The loss is the
-    /// mean over the micro-batches, and so is the gradient. `None` when the data has ended.
+    /// take them from `data` before any forward runs; the others leave `data` alone. With replicas, each
+    /// takes the micro-batches of its own replica, as many as the others. The loss is the mean over the
+    /// micro-batches of all replicas, and so is the gradient. `None` when the data has ended.
     ///
     /// # Errors
     /// [`StepError`]: the first failure of any rank, the same on all of them. The engine cannot be used
@@ -40,9 +39,9 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             return Ok(None);
         };
         let started = Instant::now();
-        let mode = Mode::Train { loss_weight: 1.0 / f64::from(n_micro_batches) };
+        let mode = Mode::Train { loss_weight: self.loss_weight() };
         let module = &self.module;
-        let kind = (mode, module.numbering(self.n_steps, true));
+        let kind = (mode, module.numbering(self.n_steps, n_micro_batches, true));
         let run = Interpreter::new(&module.rank, &self.training, &module.stages, &module.loss, kind, batch);
         let RunResult { losses, gradients, mut timing, .. } = run.run()?;
         let gradient_norm = self.step(gradients, &mut timing)?;
@@ -61,34 +60,6 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         }))
     }
 
-    /// Clips the summed gradients if asked, and updates the weights; returns their norm if it was needed.
-    fn step(
-        &mut self,
-        mut gradients: GradientsParams,
-        timing: &mut Timing,
-    ) -> Result<Option<f64>, StepError> {
-        let rank = self.module.rank.clone();
-        let failed = |cause| rank.fail(rank.site("OptimizerStep()"), cause);
-        if let Some(observer) = &mut self.observer {
-            let named = named_gradients(&self.module.stages, &gradients);
-            guard("the gradient observer", || observer(&named)).map_err(failed)?;
-        }
-        // Not part of the optimizer's time: a rank waits here for the others.
-        let norm = match self.clipping {
-            Some(clipping) => clipping.apply(&rank, &self.module.stages, &mut gradients)?,
-            None => None,
-        };
-        let started = Instant::now();
-        let stages = std::mem::replace(&mut self.module.stages, RankModule { stages: Vec::new() });
-        let optimizer = &mut self.optimizer;
-        let learning_rate = self.learning_rate;
-        // A panic leaves no module behind; the failure makes every later call fail too.
-        let updated = guard("the optimizer", move || optimizer.step(learning_rate, stages, gradients));
-        self.module.stages = updated.map_err(failed)?;
-        timing.record_optimizer(started.elapsed());
-        Ok(norm)
-    }
-
     /// Shares the losses of the last stage, and every rank's times, with every rank.
     pub(super) fn share_losses(
         &self,
@@ -97,23 +68,31 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         timing: Option<&Timing>,
     ) -> Result<(Vec<f64>, StepTimes), StepError> {
         let rank = &self.module.rank;
-        let bits: Vec<u64> = losses.into_iter().flatten().map(|loss| to_f64(loss).to_bits()).collect();
-        let mut words = vec![u64::try_from(bits.len()).unwrap_or(0)];
-        words.extend(bits);
+        // A loss has a number over all replicas: several ranks may hold the last stage.
+        let first = self.module.replica.saturating_mul(losses.len());
+        let known = losses.into_iter().enumerate().filter_map(|(at, loss)| Some((at, loss?)));
+        let losses: Vec<u64> = known
+            .flat_map(|(at, loss)| {
+                let number = u64::try_from(first.saturating_add(at)).unwrap_or(u64::MAX);
+                [number, to_f64(loss).to_bits()]
+            })
+            .collect();
+        let mut words = vec![u64::try_from(losses.len()).unwrap_or(0)];
+        words.extend(losses);
         words.extend(timing.map(encode).unwrap_or_default());
         let call = Contribution { call: format!("{call}, end"), words, messages: Vec::new() };
         let all = rank.exchange(call, || rank.site("sharing the losses"))?;
-        let mut shared = Vec::new();
+        let mut shared = BTreeMap::new();
         let mut times = Vec::new();
         for contribution in all.iter() {
-            let n_losses = contribution.words.first().copied().unwrap_or(0);
-            let n_losses = usize::try_from(n_losses).unwrap_or(0);
-            let (losses, rest) = contribution.words[1..].split_at(n_losses);
-            shared.extend(losses.iter().map(|&bits| f64::from_bits(bits)));
+            let n_words = contribution.words.first().copied().unwrap_or(0);
+            let n_words = usize::try_from(n_words).unwrap_or(0);
+            let (losses, rest) = contribution.words[1..].split_at(n_words);
+            shared.extend(losses.chunks_exact(2).map(|pair| (pair[0], f64::from_bits(pair[1]))));
             times.push(rest);
         }
         let n_stages = self.module.placement.n_stages();
-        Ok((shared, StepTimes::decode(n_stages, times.into_iter())))
+        Ok((shared.into_values().collect(), StepTimes::decode(n_stages, times.into_iter())))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod layers;
 mod step;
+mod tie;
 
 use std::fmt;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::tensor::RANK_MAX;
 pub use layers::{LayerTypeError, TieError};
 pub(crate) use step::guard;
 pub use step::{Cause, Site, StepError};
+pub use tie::TieProblem;
 
 /// Why a tensor could not change form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,8 +106,8 @@ pub enum BuildError {
         /// Number of ranks of the world.
         world: usize,
     },
-    /// The topology has an axis besides `pipe` that is larger than one.
-    #[error("axis `{axis}` has size {size}: only the axis `pipe` may be larger than 1 in this version")]
+    /// The topology has an axis besides `pipe` and `data` that is larger than one.
+    #[error("axis `{axis}` has size {size}: only `pipe` and `data` may be larger than 1 in this version")]
     Axis {
         /// The axis.
         axis: String,
@@ -187,14 +189,23 @@ pub enum BuildError {
         key: String,
         /// Global index of the layer.
         layer: usize,
-        /// What is wrong, and what to do.
-        problem: String,
+        /// What is wrong.
+        problem: Box<TieProblem>,
     },
+    /// A layer's builder makes parameters of other shapes each time.
+    #[error("a copy of a shared parameter does not fit: build a layer the same way each time ({0})")]
+    Copy(TensorError),
     /// A learning rate that is not a number or is negative.
     #[error("learning rate {value}: it must be a finite number of at least 0")]
     LearningRate {
         /// The given value.
         value: f64,
+    },
+    /// The optimizer already has states.
+    #[error("optimizer states cannot be sharded after step {steps}: say so before the first one")]
+    ShardingLate {
+        /// Steps so far.
+        steps: u64,
     },
     /// A bound for gradients that is not above zero.
     #[error("gradients cannot be clipped at {bound}: give a number above 0")]

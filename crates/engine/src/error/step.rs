@@ -146,7 +146,7 @@ pub enum Cause {
     },
     /// The ranks that feed the pipeline were given different amounts of data.
     #[error(
-        "rank {other} has {there} micro-batches for this batch, this rank {here}: give both the same data"
+        "rank {other} has {there} micro-batches for this batch, this rank {here}: give every rank as many"
     )]
     DataDiffers {
         /// The other rank.
@@ -234,6 +234,18 @@ pub enum Cause {
         here: usize,
         /// Capacity that the other rank asked for.
         there: usize,
+    },
+    /// Two copies of a parameter have different values.
+    #[error(
+        "`{parameter}` has other values on rank {rank} than on rank {other}: build layers from the given seed alone, and change weights on every rank alike"
+    )]
+    CopiesDiffer {
+        /// Name of the parameter.
+        parameter: String,
+        /// The rank that differs.
+        rank: Rank,
+        /// The first rank that holds it.
+        other: Rank,
     },
     /// A plan for this number of micro-batches cannot be made.
     #[error("no plan for {n_micro_batches} micro-batches: {source}")]

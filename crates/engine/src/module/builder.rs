@@ -1,6 +1,7 @@
 //! Cuts the layers, proves the plan and builds this rank's layers.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -8,9 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade_partition::{LayerInfo, Options, PartitionMethod, partition};
+use brigade_partition::{Cuts, LayerInfo, Options, PartitionMethod, partition};
 use brigade_schedule::{Capacity, CheckedPlan, Plan, ScheduleError, Shape, check, least_capacity, lower};
-use brigade_topology::{PipeRank, ProcessTopology, Rank};
+use brigade_topology::{PipeRank, Placement, ProcessTopology, Rank, Stage};
 use burn::module::Module;
 use burn::tensor::Device;
 
@@ -19,7 +20,10 @@ use super::{LossFn, PipelineModule, ScheduleFn};
 use crate::error::BuildError;
 use crate::gradients::initialize;
 use crate::layers::{LayerSpec, resolve_ties};
+use crate::reduce::{Grid, Groups, ParameterInfo, in_order, layer_parameters, rank_copies, replace_values};
 use crate::stage::{PlacedLayer, RankModule, StageModule};
+use crate::tensor::AnyTensor;
+use crate::tie::Tie;
 use crate::value::Value;
 use crate::world::RankHandle;
 
@@ -97,11 +101,8 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         }
         check_names(&self.specs)?;
         self.specs = resolve_ties(&self.specs)?;
-        if let Some((layer, tie)) = self.specs.iter().enumerate().find_map(|(i, s)| Some((i, s.tie()?))) {
-            let problem = "cannot share parameters yet".to_owned();
-            return Err(BuildError::Tie { key: tie.key.clone(), layer, problem });
-        }
-        let (pipe_rank, ranks) = self.locate(rank)?;
+        let Located { replica, pipe_rank, grid } = self.locate(rank)?;
+        let ranks = grid[replica].clone();
         let n_ranks = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
         let plan = (self.schedule)(Shape { n_ranks, n_micro_batches: self.n_micro_batches })?;
         let placement = plan.placement();
@@ -113,15 +114,11 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         if checked.is_forward_only() {
             return Err(BuildError::PlanKind { wanted: "training", found: "has no backward pass" });
         }
-        if placement.is_bidirectional() {
-            // Two copies of a stage whose gradients nobody sums would drift apart.
-            let found = "keeps two copies of each stage, which this engine cannot train yet";
-            return Err(BuildError::PlanKind { wanted: "training", found });
-        }
-        let infos = self.count(rank.deadline())?;
+        let (infos, parameters) = self.count(rank.deadline())?;
         let n_stages = usize::try_from(placement.n_stages()).unwrap_or(usize::MAX);
         let cuts = partition(&self.method, &infos, n_stages, &Options::default())?;
         let device = self.device.clone().autodiff();
+        let groups = self.group(&parameters, &cuts, &placement, grid.len())?;
         let stages = placement
             .stages_of(pipe_rank)
             .into_iter()
@@ -131,13 +128,17 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
                 Ok(StageModule { stage, layers })
             })
             .collect::<Result<Vec<_>, BuildError>>()?;
+        let stages = self.start_equal(RankModule { stages }, &groups, &device, rank.deadline())?;
         Ok(PipelineModule {
             rank: rank.clone(),
-            stages: RankModule { stages },
+            stages,
             loss: self.loss,
             placement,
+            replica,
             pipe_rank,
             ranks,
+            grid,
+            groups,
             training: Arc::new(checked),
             cuts,
             infos,
@@ -147,8 +148,8 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         })
     }
 
-    /// This rank's place in its pipeline, and the world ranks of that pipeline.
-    fn locate(&self, rank: &RankHandle) -> Result<(PipeRank, Vec<Rank>), BuildError> {
+    /// This rank's place in the grid of pipelines and replicas, and the world ranks of the whole grid.
+    fn locate(&self, rank: &RankHandle) -> Result<Located, BuildError> {
         let world = rank.world_size();
         let topology = match &self.topology {
             Some(topology) => topology.clone(),
@@ -162,18 +163,43 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             });
         }
         for (axis, size) in topology.axes() {
-            if axis != "pipe" && size > 1 {
+            if !["pipe", "data"].contains(&axis) && size > 1 {
                 return Err(BuildError::Axis { axis: axis.to_owned(), size });
             }
         }
-        // With one axis larger than 1, a rank is its own coordinate on it.
-        let pipe_rank = PipeRank(u32::try_from(rank.rank().0).unwrap_or(u32::MAX));
-        let ranks = (0..topology.world_size()).map(Rank).collect();
-        Ok((pipe_rank, ranks))
+        // The ranks of a pipeline in ascending order are its pipeline ranks, whatever the order of the
+        // axes; so are the first ranks of the replicas. An axis that is not there has one place.
+        let along = |axis: &str, from: Rank| {
+            let ranks = topology.axis_comm_list_of(axis, from);
+            ranks.map_or(vec![from], |ranks| ranks.iter().collect())
+        };
+        let grid: Grid = along("data", Rank(0)).into_iter().map(|first| along("pipe", first)).collect();
+        let place = grid.iter().enumerate().find_map(|(replica, ranks)| {
+            let pipe_rank = ranks.iter().position(|&other| other == rank.rank())?;
+            Some((replica, pipe_rank))
+        });
+        let (replica, pipe_rank) = place.unwrap_or((0, 0));
+        Ok(Located { replica, pipe_rank: PipeRank(u32::try_from(pipe_rank).unwrap_or(u32::MAX)), grid })
     }
 
-    /// Counts the parameters of every layer; Burn makes none of them for that.
-    fn count(&self, deadline: Duration) -> Result<Vec<LayerInfo>, BuildError> {
+    /// Finds the copies of every parameter: the ties of the layers, and who holds the stages.
+    fn group(
+        &self,
+        parameters: &[Vec<ParameterInfo>],
+        cuts: &Cuts,
+        placement: &Placement,
+        n_replicas: usize,
+    ) -> Result<Groups, BuildError> {
+        let ties: Vec<Option<&Tie>> = self.specs.iter().map(LayerSpec::tie).collect();
+        let stages: Vec<Stage> = (0..placement.n_stages())
+            .map(Stage)
+            .flat_map(|stage| cuts.stage(stage.index()).map(move |_| stage))
+            .collect();
+        Groups::new(&ties, parameters, &stages, placement, n_replicas)
+    }
+
+    /// Looks at the parameters of every layer; Burn makes none of them for that.
+    fn count(&self, deadline: Duration) -> Result<(Vec<LayerInfo>, Vec<Vec<ParameterInfo>>), BuildError> {
         let mut owners = BTreeMap::new();
         let device = self.device.clone().autodiff();
         let count = |(index, spec): (usize, &LayerSpec)| {
@@ -181,8 +207,8 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             device.seed(self.seed(index));
             let built = build_layer(spec, index, &device)?;
             claim(&mut owners, &built, index)?;
-            let parameters = u64::try_from(built.num_params()).unwrap_or(u64::MAX);
-            Ok(LayerInfo::new(spec.type_name(), parameters))
+            let n_parameters = u64::try_from(built.num_params()).unwrap_or(u64::MAX);
+            Ok((LayerInfo::new(spec.type_name(), n_parameters), layer_parameters(&built)))
         };
         self.specs.iter().enumerate().map(count).collect()
     }
@@ -197,22 +223,61 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         device: &Device,
         deadline: Duration,
     ) -> Result<Vec<PlacedLayer>, BuildError> {
-        let first = range.start;
-        let build = |(offset, spec): (usize, &LayerSpec)| {
-            let index = first.saturating_add(offset);
-            let turn = Turn::take(deadline, index)?;
-            device.seed(self.seed(index));
-            let layer = build_layer(spec, index, device)?;
-            let layer = catch_unwind(AssertUnwindSafe(|| {
-                initialize(&layer);
-                on_autodiff(layer)
-            }))
-            .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
-            drop(turn);
-            Ok(PlacedLayer { label: spec.label(index), layer })
-        };
-        self.specs[range].iter().enumerate().map(build).collect()
+        range.map(|index| self.build_layer(index, device, deadline)).collect()
     }
+
+    /// Builds one layer from its own seed and makes its parameters.
+    fn build_layer(
+        &self,
+        index: usize,
+        device: &Device,
+        deadline: Duration,
+    ) -> Result<PlacedLayer, BuildError> {
+        let spec = &self.specs[index];
+        let turn = Turn::take(deadline, index)?;
+        device.seed(self.seed(index));
+        let layer = build_layer(spec, index, device)?;
+        let layer = catch_unwind(AssertUnwindSafe(|| {
+            initialize(&layer);
+            on_autodiff(layer)
+        }))
+        .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
+        drop(turn);
+        Ok(PlacedLayer { label: spec.label(index), layer })
+    }
+
+    /// Gives every copy of a shared parameter the values of the layer that owns it, which is built here
+    /// for that from its own seed where another rank has it.
+    fn start_equal(
+        &self,
+        module: RankModule,
+        groups: &Groups,
+        device: &Device,
+        deadline: Duration,
+    ) -> Result<RankModule, BuildError> {
+        let copies = rank_copies(&module);
+        let mut owned: BTreeMap<usize, Vec<AnyTensor>> = BTreeMap::new();
+        let mut values = BTreeMap::new();
+        for group in groups.iter() {
+            let owner = group.place();
+            for each in &group.uses[1..] {
+                let Some(copy) = copies.get(&each.place) else { continue };
+                if let Entry::Vacant(entry) = owned.entry(owner.layer) {
+                    entry.insert(in_order(&self.build_layer(owner.layer, device, deadline)?.layer));
+                }
+                let value = owned.get(&owner.layer).and_then(|layer| layer.get(owner.parameter));
+                values.extend(value.map(|value| (copy.id.val(), value.clone())));
+            }
+        }
+        replace_values(module, values).map_err(BuildError::Copy)
+    }
+}
+
+/// A rank's place in the grid of pipelines and replicas.
+struct Located {
+    replica: usize,
+    pipe_rank: PipeRank,
+    grid: Grid,
 }
 
 impl<I, O, T> fmt::Debug for PipelineModuleBuilder<I, O, T> {

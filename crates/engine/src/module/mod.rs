@@ -20,6 +20,7 @@ use crate::gradients::{NamedTensor, named_parameters};
 use crate::interpreter::Route;
 use crate::layers::Layers;
 use crate::random::Numbering;
+use crate::reduce::{Grid, Groups};
 use crate::stage::RankModule;
 use crate::tensor::AnyTensor;
 use crate::value::Value;
@@ -45,9 +46,15 @@ pub struct PipelineModule<I, O, T> {
     pub(crate) stages: RankModule,
     pub(crate) loss: LossFn,
     pub(crate) placement: Placement,
+    /// Which of the replicas of the pipeline this rank belongs to.
+    pub(crate) replica: usize,
     pub(crate) pipe_rank: PipeRank,
     /// World ranks of this pipeline, by pipeline rank.
     pub(crate) ranks: Vec<Rank>,
+    /// World ranks of all pipelines.
+    pub(crate) grid: Grid,
+    /// Every parameter of the model, with the places that hold it.
+    pub(crate) groups: Groups,
     pub(crate) training: Arc<CheckedPlan>,
     cuts: Cuts,
     infos: Vec<LayerInfo>,
@@ -89,7 +96,7 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
         &self.cuts
     }
 
-    /// Layers and parameters of each stage.
+    /// Layers and parameters of each stage, each copy of a shared parameter included.
     ///
     /// # Errors
     /// [`PartitionError`] when the parameters are too many to add up.
@@ -121,10 +128,25 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
         self.stages.stages.iter().map(|module| module.stage)
     }
 
-    /// Number of parameters of the whole model.
+    /// Number of parameters of the whole model; one that several layers share counts once.
     #[must_use]
     pub fn n_parameters(&self) -> u64 {
-        self.infos.iter().map(|info| info.parameters).sum()
+        let all: u64 = self.infos.iter().map(|info| info.parameters).sum();
+        all.saturating_sub(self.groups.n_repeated())
+    }
+
+    /// Number of replicas of the pipeline, each with its own data.
+    #[must_use]
+    #[doc(alias = "get_data_parallel_world_size")]
+    pub fn n_replicas(&self) -> usize {
+        self.grid.len()
+    }
+
+    /// Which of the replicas this rank belongs to, from 0.
+    #[must_use]
+    #[doc(alias = "get_data_parallel_rank")]
+    pub fn replica(&self) -> usize {
+        self.replica
     }
 
     /// This rank's float parameters, named as at any other number of stages.
@@ -139,10 +161,12 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
         self.device.clone()
     }
 
-    /// What keyed random numbers of one run depend on.
-    pub(crate) fn numbering(&self, step: u64, is_training: bool) -> Numbering {
+    /// What keyed random numbers of one run of `n_micro_batches` in each replica depend on.
+    pub(crate) fn numbering(&self, step: u64, n_micro_batches: u32, is_training: bool) -> Numbering {
         let n_layers = u64::try_from(self.infos.len()).unwrap_or(u64::MAX);
-        Numbering { seed: self.base_seed, step, first_micro_batch: 0, n_layers, is_training }
+        let replica = u64::try_from(self.replica).unwrap_or(u64::MAX);
+        let first_micro_batch = replica.saturating_mul(n_micro_batches.into());
+        Numbering { seed: self.base_seed, step, first_micro_batch, n_layers, is_training }
     }
 
     /// A forward-only plan over the same stages.
@@ -163,10 +187,11 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
             self.training.instructions(rank).hash(&mut plan);
         }
         format!(
-            "{} layers cut at {:?}, plan {:016x}",
+            "{} layers cut at {:?}, plan {:016x}, {} replica(s)",
             self.infos.len(),
             self.cuts.boundaries(),
-            plan.finish()
+            plan.finish(),
+            self.n_replicas()
         )
     }
 

@@ -1,7 +1,7 @@
 //! A module is built as asked, or refused with the facts.
 
 use brigade_engine::partition::PartitionError;
-use brigade_engine::schedule::{Plan, dual_pipe, forward_only, gpipe};
+use brigade_engine::schedule::{Plan, forward_only, gpipe};
 use brigade_engine::topology::{ProcessTopology, Stage};
 use brigade_engine::{
     BuildError, EngineError, Layer, Layers, PipelineEngine, PipelineModule, RankHandle, TrainConfig, World,
@@ -70,11 +70,11 @@ fn a_topology_of_another_size_or_with_other_axes_is_refused() {
     });
     assert!(matches!(error.unwrap_err(), BuildError::WorldSize { ranks: 3, world: 2, .. }));
     let error = build(2, |rank| {
-        let topology = ProcessTopology::pipe_data(1, 2)?;
+        let topology = ProcessTopology::pipe_data_model(1, 1, 2)?;
         PipelineModule::builder(&gpt(3), cross_entropy).topology(topology).build(rank)
     });
     let error = error.unwrap_err();
-    assert!(error.to_string().starts_with("axis `data` has size 2"), "{error}");
+    assert!(error.to_string().starts_with("axis `model` has size 2"), "{error}");
 }
 
 #[test]
@@ -82,10 +82,6 @@ fn a_schedule_that_does_not_train_or_does_not_fit_is_refused() {
     let error =
         build(2, |rank| PipelineModule::builder(&gpt(3), cross_entropy).schedule(forward_only).build(rank));
     assert!(matches!(error.unwrap_err(), BuildError::PlanKind { wanted: "training", .. }));
-    let error =
-        build(2, |rank| PipelineModule::builder(&gpt(3), cross_entropy).schedule(dual_pipe).build(rank));
-    let error = error.unwrap_err().to_string();
-    assert!(error.contains("two copies of each stage"), "{error}");
     let error = build(2, |rank| {
         PipelineModule::builder(&gpt(3), cross_entropy)
             .schedule(|mut shape| {

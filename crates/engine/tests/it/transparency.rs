@@ -89,11 +89,19 @@ fn unsplit(case: Case) -> Run {
     runs.remove(0)
 }
 
-/// Tensors of one rank under the names of their layers, in the order of each layer's fields.
+/// Tensors of one rank under the names of their layers, in the order of each layer's fields. A layer that
+/// two ranks hold must be equal on both.
 fn by_layer(whole: &mut BTreeMap<String, Vec<TensorData>>, named: Vec<NamedTensor>) {
+    let mut here: BTreeMap<String, Vec<TensorData>> = BTreeMap::new();
     for NamedTensor { name, data } in named {
         let layer = name.split('.').next().expect("a layer").to_owned();
-        whole.entry(layer).or_default().push(data);
+        here.entry(layer).or_default().push(data);
+    }
+    for (layer, tensors) in here {
+        if let Some(other) = whole.get(&layer) {
+            assert_eq!(*other, tensors, "both copies of {layer}");
+        }
+        whole.insert(layer, tensors);
     }
 }
 
@@ -136,9 +144,37 @@ fn pipeline(schedule: Schedule, n_ranks: usize, case: Case) -> Run {
     Run { losses, evaluations, gradients: gradients.into_iter().map(flat).collect(), weights: flat(weights) }
 }
 
+/// Numbers of two directions: each rank that holds a stage adds the gradients of its micro-batches up, the
+/// even or the odd ones, so that sums of more than two have another order.
+fn compare_closely(found: &Run, reference: &Run, case: &str) {
+    let close = |found: f64, expected: f64, largest: f64| {
+        assert!((found - expected).abs() <= 1e-5 * largest, "{found} and {expected} of {largest}, {case}");
+    };
+    let losses = found.losses.iter().zip(&reference.losses);
+    for (&found, &expected) in losses.chain(found.evaluations.iter().zip(&reference.evaluations)) {
+        close(found, expected, expected.abs());
+    }
+    assert_eq!(found.losses.len(), reference.losses.len(), "{case}");
+    let gradients = found.gradients.iter().zip(&reference.gradients);
+    for (found, expected) in gradients.chain([(&found.weights, &reference.weights)]) {
+        // Of all tensors, since some gradients are nothing but what rounding leaves of zero.
+        let largest = expected.iter().flat_map(|t| t.iter::<f64>().collect::<Vec<_>>());
+        let largest = largest.map(f64::abs).fold(0.0, f64::max);
+        for (found, expected) in found.iter().zip(expected) {
+            found.iter::<f64>().zip(expected.iter::<f64>()).for_each(|(f, e)| close(f, e, largest));
+        }
+    }
+    let shapes = |run: &Run| run.gradients.iter().chain([&run.weights]).map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(shapes(found), shapes(reference), "{case}");
+}
+
 fn compare(schedule: Schedule, n_ranks: usize, case: Case, reference: &Run) {
     let found = pipeline(schedule, n_ranks, case);
+    let goes_both_ways = schedule == Schedule::DualPipe && n_ranks > 1 && case.n_micro_batches > 2;
     let case = format!("{schedule}, p={n_ranks}, {case:?}");
+    if goes_both_ways {
+        return compare_closely(&found, reference, &case);
+    }
     assert_eq!(found.losses, reference.losses, "losses, {case}");
     assert_eq!(found.gradients, reference.gradients, "gradients, {case}");
     assert_eq!(found.weights, reference.weights, "weights, {case}");
@@ -182,14 +218,9 @@ fn every_schedule_equals_the_unsplit_run() {
         for p in 1..=4 {
             for schedule in Schedule::ALL.into_iter().filter(|&schedule| schedule != Schedule::ForwardOnly) {
                 let shape = Shape { n_ranks: u32::try_from(p).expect("small"), n_micro_batches: case.m() };
-                match schedule.plan(shape) {
-                    Err(reason) => {
-                        println!("{schedule} refuses p={p}, m={m}: {reason}");
-                        continue;
-                    }
-                    // Two copies of each stage are refused: see the tests of building.
-                    Ok(plan) if plan.placement().is_bidirectional() => continue,
-                    Ok(_) => {}
+                if let Err(reason) = schedule.plan(shape) {
+                    println!("{schedule} refuses p={p}, m={m}: {reason}");
+                    continue;
                 }
                 compare(schedule, p, case, &reference);
                 n_compared += 1;

@@ -1,0 +1,154 @@
+//! The copies of parameters that one rank holds: their gradients and values without static types.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{Float, Tensor};
+
+use super::groups::{ParameterInfo, Place};
+use crate::any_layer::AnyLayer;
+use crate::error::TensorError;
+
+use crate::stage::RankModule;
+use crate::tensor::{AnyTensor, by_rank};
+
+/// A parameter of this rank's module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy {
+    pub(crate) id: ParamId,
+    /// Number of dimensions.
+    rank: usize,
+    /// Tells a parameter that is trained from one that is frozen and from a running statistic.
+    pub(crate) is_trained: bool,
+}
+
+/// The float parameters of a layer, in the order of its fields; none is made for it.
+pub(crate) fn parameters(layer: &AnyLayer) -> Vec<ParameterInfo> {
+    struct Collect {
+        path: Vec<String>,
+        found: Vec<ParameterInfo>,
+    }
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let shape = param.lazy_shape().as_slice().to_vec();
+            self.found.push(ParameterInfo { path: self.path.join("."), shape });
+        }
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.path.push(name.to_owned());
+        }
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.path.pop();
+        }
+    }
+    let mut collect = Collect { path: Vec::new(), found: Vec::new() };
+    layer.visit(&mut collect);
+    collect.found
+}
+
+/// The copies that a module holds, by their places in the model.
+pub(crate) fn copies(module: &RankModule) -> BTreeMap<Place, Copy> {
+    struct Collect(Vec<Copy>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(Copy { id: param.id, rank: D, is_trained: param.is_require_grad() });
+        }
+    }
+    let mut copies = BTreeMap::new();
+    for placed in module.stages.iter().flat_map(|stage| &stage.layers) {
+        let mut collect = Collect(Vec::new());
+        placed.layer.visit(&mut collect);
+        let layer = placed.label.index;
+        let found = collect.0.into_iter().enumerate();
+        copies.extend(found.map(|(parameter, copy)| (Place { layer, parameter }, copy)));
+    }
+    copies
+}
+
+impl Copy {
+    pub(crate) fn take_gradient(self, gradients: &mut GradientsParams) -> Option<AnyTensor> {
+        by_rank!(self.rank, D => {
+            AnyTensor::new(gradients.remove::<D>(self.id)?).ok()
+        }, else None)
+    }
+
+    pub(crate) fn gradient(self, gradients: &GradientsParams) -> Option<AnyTensor> {
+        by_rank!(self.rank, D => AnyTensor::new(gradients.get::<D>(self.id)?).ok(), else None)
+    }
+
+    pub(crate) fn put_gradient(
+        self,
+        gradients: &mut GradientsParams,
+        gradient: AnyTensor,
+    ) -> Result<(), TensorError> {
+        by_rank!(self.rank, D => {
+            gradients.register::<D>(self.id, gradient.into_tensor::<D, Float>()?);
+            Ok(())
+        }, else Err(TensorError::Rank { rank: self.rank }))
+    }
+}
+
+/// Adds two gradients of one parameter, in this order.
+pub(crate) fn add(one: AnyTensor, other: AnyTensor) -> Result<AnyTensor, TensorError> {
+    if (one.dtype(), one.shape()) != (other.dtype(), other.shape()) {
+        let describe = |tensor: &AnyTensor| format!("{:?}{:?}", tensor.dtype(), tensor.shape().as_slice());
+        return Err(TensorError::GradientShape { output: describe(&one), gradient: describe(&other) });
+    }
+    let rank = one.rank();
+    by_rank!(rank, D => {
+        AnyTensor::new(one.into_tensor::<D, Float>()?.add(other.into_tensor::<D, Float>()?))
+    }, else Err(TensorError::Rank { rank }))
+}
+
+/// The values of all float parameters of a layer, in the order of its fields.
+pub(crate) fn in_order(layer: &AnyLayer) -> Vec<AnyTensor> {
+    struct Collect(Vec<AnyTensor>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(AnyTensor::new(param.val().inner()).ok());
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    layer.visit(&mut collect);
+    collect.0
+}
+
+/// The values of the parameters that `wanted` picks, without their graphs.
+pub(crate) fn values<M: Module>(module: &M, wanted: impl Fn(ParamId) -> bool) -> BTreeMap<u64, AnyTensor> {
+    struct Collect<F>(F, BTreeMap<u64, AnyTensor>);
+    impl<F: Fn(ParamId) -> bool> ModuleVisitor for Collect<F> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if (self.0)(param.id) {
+                let value = AnyTensor::new(param.val().inner());
+                self.1.extend(value.ok().map(|value| (param.id.val(), value)));
+            }
+        }
+    }
+    let mut collect = Collect(wanted, BTreeMap::new());
+    module.visit(&mut collect);
+    collect.1
+}
+
+/// The module with the values of some parameters replaced, each as a new leaf of this thread.
+pub(crate) fn with_values<M: Module>(module: M, values: BTreeMap<u64, AnyTensor>) -> Result<M, TensorError> {
+    struct Replace(BTreeMap<u64, AnyTensor>, Result<(), TensorError>);
+    impl ModuleMapper for Replace {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let Some(value) = self.0.get(&param.id.val()) else { return param };
+            match value.clone().into_tensor::<D, Float>() {
+                Ok(value) => {
+                    let (id, old, mapper) = param.consume();
+                    let value = value.autodiff().set_require_grad(old.is_require_grad());
+                    Param::from_mapped_value(id, value, mapper)
+                }
+                Err(error) => {
+                    self.1 = Err(error);
+                    param
+                }
+            }
+        }
+    }
+    let mut replace = Replace(values, Ok(()));
+    let module = module.map(&mut replace);
+    replace.1.map(|()| module)
+}
