@@ -36,6 +36,9 @@ struct Args {
     /// Times of a stage (with --auto: of all stages of a rank) for one micro-batch: forward, input gradient, weight gradient [, recompute]
     #[arg(long, value_delimiter = ',', default_value = "1,1,1")]
     costs: Vec<f64>,
+    /// Share of the shorter of two overlapped passes that the overlap hides, from 0 to 1 [default: no overlap]
+    #[arg(long)]
+    overlap: Option<f64>,
     /// Time of a message from rank to rank
     #[arg(long, default_value_t = 0.0)]
     latency: f64,
@@ -97,6 +100,7 @@ fn run(args: &Args) -> Result<String, Box<dyn Error>> {
     let capacity = Capacity(args.capacity.unwrap_or(ample.max(least.0)));
     let checked = check(program, capacity)?;
     let mut costs = Costs::uniform(plan.placement().n_stages(), stage);
+    costs.overlap_hides = args.overlap;
     costs.link = LinkCosts { latency_s: args.latency, bytes_per_s: None };
     let timeline = replay(&checked, &costs)?;
     write(args.svg.as_deref(), || timeline.to_svg())?;
@@ -154,7 +158,7 @@ fn summary(checked: &CheckedPlan, least: Capacity, timeline: &Timeline) -> Strin
         .collect();
     format!(
         "placement {}, {} micro-batches, sound from {} messages a link\n\
-         makespan {}, bubble {} wall ({:.1} %), {} span\n\
+         makespan {}, bubble {} wall ({:.1} %), {} span; idle {:.1} % on average\n\
          in flight {}; buffers {}\n",
         checked.placement(),
         checked.n_micro_batches(),
@@ -163,6 +167,7 @@ fn summary(checked: &CheckedPlan, least: Capacity, timeline: &Timeline) -> Strin
         timeline.bubble_wall_s(),
         100.0 * timeline.bubble_wall_share(),
         timeline.bubble_span_s(),
+        100.0 * timeline.idle_share_mean(),
         peaks.join(" "),
         buffers.join(" "),
     )

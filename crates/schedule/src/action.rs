@@ -174,7 +174,8 @@ impl MessageKind {
     }
 }
 
-/// A note to the run-time about a stage's weights or pending messages; no schedule depends on it.
+/// A note to the run-time about a stage's weights or gradients where they are sharded or reduced over replicas; no
+/// named schedule has any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum MarkerKind {
     /// `UNSHARD`: gather the stage's sharded weights.
@@ -202,8 +203,9 @@ impl MarkerKind {
 
 /// One cell of a plan.
 ///
-/// The text form is that of `torch.distributed.pipelining`: `0F1`, `2I3`, `1SEND_F0`,
-/// `(0F1;1B0)OVERLAP_F_B`.
+/// The text form is that of `torch.distributed.pipelining`: `0F1`, `2I3`, `1SEND_F0`, `0UNSHARD`,
+/// `(0F1;1B0)OVERLAP_F_B`. PyTorch has no words for loads and the end of a batch; ours are `0LOAD1`,
+/// `0REDUCE_COPIES`, `REDUCE_TIED_GRADS`, `REDUCE_GRADS` and `OPTIMIZER_STEP`.
 ///
 /// # Examples
 /// ```
@@ -244,13 +246,34 @@ pub enum Action {
         /// The micro-batch that was sent.
         micro_batch: MicroBatch,
     },
-    /// A note about a stage, dropped by `lower`.
+    /// A note about a stage.
     Marker {
         /// The note.
         kind: MarkerKind,
         /// The stage that it is about.
         stage: Stage,
     },
+    /// `0LOAD3`: takes a micro-batch from the data, placed by hand: a plan without any leaves the placing to
+    /// `lower`. The first stage loads the inputs, the last one the targets.
+    Load {
+        /// First or last stage.
+        stage: Stage,
+        /// The micro-batch.
+        micro_batch: MicroBatch,
+    },
+    /// `0REDUCE_COPIES`: sums the gradients of a stage over the two ranks that hold it.
+    ///
+    /// A plan that places this or one of the next three steps itself places all of them; else `lower` adds them.
+    ReduceCopies {
+        /// The stage.
+        stage: Stage,
+    },
+    /// `REDUCE_TIED_GRADS`: sums the gradients of weights that several stages share.
+    ReduceTiedGrads,
+    /// `REDUCE_GRADS`: reduces the gradients of all stages over the replicas.
+    ReduceGrads,
+    /// `OPTIMIZER_STEP`: updates the weights.
+    OptimizerStep,
 }
 
 /// Which of the two sends of a stage.
@@ -271,9 +294,18 @@ impl Action {
                 Some(Compute::forward(forward.stage, forward.micro_batch)),
                 Some(Compute::backward(backward.stage, backward.micro_batch)),
             ),
-            Self::Message { .. } | Self::WaitSend { .. } | Self::Marker { .. } => (None, None),
+            _ => (None, None),
         };
         first.into_iter().chain(second)
+    }
+
+    /// Whether this is one of the steps at the end of a batch, which `lower` adds to a plan that has none.
+    #[must_use]
+    pub const fn ends_batch(&self) -> bool {
+        matches!(
+            self,
+            Self::ReduceCopies { .. } | Self::ReduceTiedGrads | Self::ReduceGrads | Self::OptimizerStep
+        )
     }
 }
 

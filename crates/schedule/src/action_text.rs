@@ -1,4 +1,4 @@
-//! The text form of an action, as `torch.distributed.pipelining` writes it.
+//! The text form of an action, as `torch.distributed.pipelining` writes it, and ours for what that lacks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,6 +28,11 @@ impl fmt::Display for Action {
                 write!(f, "{}{word}{micro_batch}", stage.0)
             }
             Self::Marker { kind, stage } => write!(f, "{}{}", stage.0, kind.word()),
+            Self::Load { stage, micro_batch } => write!(f, "{}LOAD{micro_batch}", stage.0),
+            Self::ReduceCopies { stage } => write!(f, "{}REDUCE_COPIES", stage.0),
+            Self::ReduceTiedGrads => f.write_str("REDUCE_TIED_GRADS"),
+            Self::ReduceGrads => f.write_str("REDUCE_GRADS"),
+            Self::OptimizerStep => f.write_str("OPTIMIZER_STEP"),
         }
     }
 }
@@ -59,6 +64,12 @@ fn parse(text: &str) -> Result<Action, ActionFault> {
     if let Some(rest) = text.strip_prefix('(') {
         return parse_pair(rest);
     }
+    match text {
+        "REDUCE_TIED_GRADS" => return Ok(Action::ReduceTiedGrads),
+        "REDUCE_GRADS" => return Ok(Action::ReduceGrads),
+        "OPTIMIZER_STEP" => return Ok(Action::OptimizerStep),
+        _ => {}
+    }
     let (stage, rest) = split_number(text)?;
     let stage = Stage(stage.ok_or(ActionFault::NoStage)?);
     let at = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
@@ -67,11 +78,12 @@ fn parse(text: &str) -> Result<Action, ActionFault> {
     if !left.is_empty() {
         return Err(ActionFault::Trailing);
     }
-    if let Some(kind) = marker(word) {
-        return match number {
-            None => Ok(Action::Marker { kind, stage }),
-            Some(_) => Err(ActionFault::Trailing),
-        };
+    let whole_stage = match word {
+        "REDUCE_COPIES" => Some(Action::ReduceCopies { stage }),
+        _ => marker(word).map(|kind| Action::Marker { kind, stage }),
+    };
+    if let Some(action) = whole_stage {
+        return if number.is_none() { Ok(action) } else { Err(ActionFault::Trailing) };
     }
     let of = |micro_batch: Option<u32>| micro_batch.map(MicroBatch).ok_or(ActionFault::NoMicroBatch);
     if let Some(kind) = compute(word) {
@@ -82,6 +94,7 @@ fn parse(text: &str) -> Result<Action, ActionFault> {
     }
     match word {
         "WAIT_SEND_F" => Ok(Action::WaitSend { kind: SendKind::Activation, stage, micro_batch: of(number)? }),
+        "LOAD" => Ok(Action::Load { stage, micro_batch: of(number)? }),
         "WAIT_SEND_B" => Ok(Action::WaitSend { kind: SendKind::Grad, stage, micro_batch: of(number)? }),
         _ => Err(ActionFault::Word),
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use brigade_topology::{PipeRank, Stage};
 
-use crate::action::{ComputeKind, MicroBatch};
+use crate::action::{ComputeKind, MarkerKind, MicroBatch};
 
 /// A slot of a rank that holds what one micro-batch keeps at one stage: its input, its output until that is
 /// sent, and its gradients. Numbered from 0 on each rank.
@@ -177,6 +177,13 @@ pub enum Instruction {
         /// The slot that the micro-batch occupies at the previous stage.
         to_buffer: BufferId,
     },
+    /// Does to a stage's sharded weights, or to its gradients over replicas, what a marker of the plan says.
+    Marker {
+        /// What is done.
+        kind: MarkerKind,
+        /// The stage.
+        stage: Stage,
+    },
     /// Sums the gradients of a stage's weights over the two ranks of a bidirectional placement that hold it:
     /// in the order of the ranks, and on both, so that both copies go on equal. Weights that are tied to those
     /// of another stage are left to [`Instruction::ReduceTiedGrads`], which sums over every copy at once.
@@ -206,8 +213,8 @@ impl Instruction {
         }
     }
 
-    /// DeepSpeed's name of this step; `InputGradPass`, `WeightGradPass`, `HandOverActivation`, `HandOverGrad` and
-    /// `ReduceCopies` are ours.
+    /// DeepSpeed's name of this step; `InputGradPass`, `WeightGradPass`, `HandOverActivation`, `HandOverGrad`,
+    /// `ReduceCopies` and the names of markers are ours.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -222,6 +229,10 @@ impl Instruction {
             Self::RecvGrad { .. } => "RecvGrad",
             Self::HandOverActivation { .. } => "HandOverActivation",
             Self::HandOverGrad { .. } => "HandOverGrad",
+            Self::Marker { kind: MarkerKind::Unshard, .. } => "Unshard",
+            Self::Marker { kind: MarkerKind::Reshard, .. } => "Reshard",
+            Self::Marker { kind: MarkerKind::ReduceGrad, .. } => "ReduceGrad",
+            Self::Marker { kind: MarkerKind::WaitReduceGrad, .. } => "WaitReduceGrad",
             Self::ReduceCopies { .. } => "ReduceCopies",
             Self::ReduceTiedGrads => "ReduceTiedGrads",
             Self::ReduceGrads => "ReduceGrads",
@@ -244,9 +255,11 @@ impl Instruction {
             | Self::RecvGrad { stage, micro_batch, buffer, .. }
             | Self::HandOverActivation { stage, micro_batch, buffer, .. }
             | Self::HandOverGrad { stage, micro_batch, buffer, .. } => Some((stage, micro_batch, buffer)),
-            Self::ReduceCopies { .. } | Self::ReduceTiedGrads | Self::ReduceGrads | Self::OptimizerStep => {
-                None
-            }
+            Self::Marker { .. }
+            | Self::ReduceCopies { .. }
+            | Self::ReduceTiedGrads
+            | Self::ReduceGrads
+            | Self::OptimizerStep => None,
         }
     }
 
@@ -254,7 +267,9 @@ impl Instruction {
     #[must_use]
     pub const fn stage(&self) -> Option<Stage> {
         match (*self, self.visit()) {
-            (Self::ReduceCopies { stage }, _) | (_, Some((stage, ..))) => Some(stage),
+            (Self::Marker { stage, .. } | Self::ReduceCopies { stage }, _) | (_, Some((stage, ..))) => {
+                Some(stage)
+            }
             _ => None,
         }
     }
@@ -306,7 +321,9 @@ impl fmt::Display for Instruction {
                 write!(f, "{}(buffer_id={buffer}, to_buffer_id={to_buffer})", self.name())
             }
             (_, Some((.., buffer))) => write!(f, "{}(buffer_id={buffer})", self.name()),
-            (Self::ReduceCopies { stage }, None) => write!(f, "{}(stage={stage})", self.name()),
+            (Self::Marker { stage, .. } | Self::ReduceCopies { stage }, None) => {
+                write!(f, "{}(stage={stage})", self.name())
+            }
             (_, None) => write!(f, "{}()", self.name()),
         }
     }

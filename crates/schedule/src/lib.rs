@@ -61,9 +61,9 @@ pub use instruction::{BufferId, Instruction, LoadPart};
 pub use lower::lower;
 pub use plan::{MAX_ACTIONS, Plan};
 pub use program::Program;
-pub use replay::{Costs, LinkCosts, RankTimeline, Span, SpanId, StageCosts, Timeline, replay};
+pub use replay::{Costs, LinkCosts, MarkerCosts, RankTimeline, Span, SpanId, StageCosts, Timeline, replay};
 pub use schedules::{
-    Schedule, data_parallel, dual_pipe, dual_pipe_v, forward_only, forward_only_on, gpipe,
+    LinkCapacity, Schedule, data_parallel, dual_pipe, dual_pipe_v, forward_only, forward_only_on, gpipe,
     interleaved_one_f_one_b, interleaved_zb, looped_bfs, one_f_one_b, seq_one_f_one_b, v_half, v_min, zb_h1,
     zb_h2, zb_v,
 };

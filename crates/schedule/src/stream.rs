@@ -5,18 +5,24 @@ use brigade_topology::{PipeRank, Placement};
 use crate::action::Action;
 use crate::error::{LowerError, ScheduleError};
 use crate::instruction::Instruction;
-use crate::lower::{Messages, RankLowering};
+use crate::lower::{Planned, RankLowering};
 use crate::plan::MAX_ACTIONS;
-use crate::schedules::{Schedule, forward_only, gpipe, interleaved, looped_bfs, one_f_one_b};
+use crate::schedules::{
+    Schedule, dual_pipe, dual_pipe_v, forward_only, gpipe, interleaved, looped_bfs, one_f_one_b, zb_h1,
+};
 use crate::shape::Shape;
 
 /// The row of a rank, one action at a time.
 type Row = Box<dyn Iterator<Item = Action> + Send>;
 
-/// A schedule whose rows are computed while they are read: GPipe, 1F1B, interleaved 1F1B, looped breadth-first
-/// and forward-only.
+/// A schedule whose rows are computed while they are read: GPipe, 1F1B, interleaved 1F1B, looped breadth-first,
+/// ZB-H1, ZB-H2, DualPipe on an even number of ranks, DualPipeV and forward-only.
 ///
-/// It takes no memory itself. Ten thousand ranks of a hundred thousand micro-batches are as good as four of
+/// Interleaved zero-bubble, ZB-V, V-Half, V-Min, and DualPipe on an odd number of ranks cannot be read so: their
+/// orders come from a search over all ranks and micro-batches at once, and no rank's row is known before all are.
+///
+/// A row takes no memory itself, but for the weight gradients that wait in DualPipe and DualPipeV, at most one for
+/// each rank. Ten thousand ranks of a hundred thousand micro-batches are as good as four of
 /// eight.
 ///
 /// # Examples
@@ -42,20 +48,27 @@ impl Stream {
     /// [`ScheduleError::NoStream`] for a schedule that is searched as a whole; [`ScheduleError::TooLong`] when a
     /// single rank has more visits than [`MAX_ACTIONS`]; else as for the schedule.
     pub fn new(schedule: Schedule, shape: Shape) -> Result<Self, ScheduleError> {
-        let n_virtual = match schedule {
-            Schedule::GPipe | Schedule::OneFOneB | Schedule::ForwardOnly => 1,
-            Schedule::Interleaved { n_virtual } | Schedule::LoopedBfs { n_virtual } => n_virtual,
+        let Shape { n_ranks, n_micro_batches } = shape;
+        let (n_virtual, placement) = match schedule {
+            Schedule::GPipe
+            | Schedule::OneFOneB
+            | Schedule::ZbH1
+            | Schedule::ZbH2
+            | Schedule::ForwardOnly => (1, Placement::linear(n_ranks)),
+            Schedule::Interleaved { n_virtual } | Schedule::LoopedBfs { n_virtual } => {
+                (n_virtual, Placement::looped(n_ranks, n_virtual))
+            }
+            Schedule::DualPipe if dual_pipe::has_rows(shape) => (1, Placement::bidirectional(n_ranks)),
+            Schedule::DualPipeV => (2, Placement::v(n_ranks)),
             _ => return Err(ScheduleError::NoStream { schedule: schedule.name() }),
         };
-        let Shape { n_ranks, n_micro_batches } = shape;
         if n_micro_batches == 0 {
             return Err(ScheduleError::NoMicroBatches);
         }
         if u64::from(n_micro_batches) * u64::from(n_virtual) > MAX_ACTIONS {
             return Err(ScheduleError::TooLong { n_ranks, n_micro_batches, n_virtual, max: MAX_ACTIONS });
         }
-        let placement = Placement::looped(n_ranks, n_virtual)?;
-        Ok(Self { schedule, shape, placement })
+        Ok(Self { schedule, shape, placement: placement? })
     }
 
     /// Where each stage lives.
@@ -94,7 +107,7 @@ impl Stream {
         let row_of: RowOf = Box::new(move |rank| stream.known_row(rank));
         let forward_only = self.schedule == Schedule::ForwardOnly;
         let m = self.shape.n_micro_batches;
-        let lowering = RankLowering::new(self.placement, m, rank, forward_only, Messages::Added, row_of);
+        let lowering = RankLowering::new(self.placement, m, rank, forward_only, Planned::default(), row_of);
         Ok(Instructions { row: Some(self.known_row(rank)), lowering, ready: Vec::new().into_iter() })
     }
 
@@ -110,6 +123,10 @@ impl Stream {
             Schedule::OneFOneB => Box::new(one_f_one_b::row(shape, rank)),
             Schedule::Interleaved { n_virtual } => Box::new(interleaved::row(shape, n_virtual, rank)),
             Schedule::LoopedBfs { n_virtual } => Box::new(looped_bfs::row(shape, n_virtual, rank)),
+            Schedule::ZbH1 => Box::new(zb_h1::row(shape, 1, rank)),
+            Schedule::ZbH2 => Box::new(zb_h1::row(shape, 2, rank)),
+            Schedule::DualPipe => Box::new(dual_pipe::row(shape, rank)),
+            Schedule::DualPipeV => Box::new(dual_pipe_v::row(shape, rank)),
             _ => Box::new(forward_only::row(shape, rank)),
         }
     }

@@ -4,6 +4,7 @@ mod checked;
 mod links;
 mod rank;
 mod run;
+mod stages;
 
 use crate::error::CheckError;
 use crate::lower::lower;
@@ -31,7 +32,9 @@ impl Capacity {
 /// weight gradient) if any does; everything runs on the rank of its stage, after what it needs; loads,
 /// messages and hand-overs are there, once, to the right peer, and each link delivers in the order in which
 /// its receiver asks; no buffer is taken while it holds another micro-batch that is still needed; the steps
-/// at the end of a batch are the same on all ranks, after all backward passes; and no rank waits for ever.
+/// at the end of a batch are the same on all ranks, after all backward passes; both holders of a stage sum its
+/// gradients, once, in the same order; where a plan gathers weights, passes run while they are gathered, and where it
+/// reduces a stage's gradients early, all of them are there; and no rank waits for ever.
 ///
 /// Over ordered links each rank's next step does not depend on timing, so one run that ends proves that
 /// every run ends.

@@ -2,34 +2,35 @@
 
 use brigade_topology::{PipeRank, Placement, Stage};
 
+use super::stages::Marks;
 use crate::action::{MicroBatch, Visit};
 use crate::error::{CheckError, Missing, Need};
 use crate::instruction::{BufferId, Instruction, LoadPart};
 use crate::program::Program;
 
 /// What has happened to a micro-batch at a stage.
-mod done {
-    pub(super) const INPUT: u16 = 1;
-    pub(super) const TARGETS: u16 = 1 << 1;
-    pub(super) const FORWARD: u16 = 1 << 2;
-    pub(super) const OUTPUT_LEFT: u16 = 1 << 3;
-    pub(super) const OUTPUT_GRAD: u16 = 1 << 4;
-    pub(super) const INPUT_GRAD: u16 = 1 << 5;
-    pub(super) const WEIGHT_GRAD: u16 = 1 << 6;
-    pub(super) const GRAD_LEFT: u16 = 1 << 7;
-    pub(super) const HELD: u16 = 1 << 8;
+pub(super) mod done {
+    pub(in crate::check) const INPUT: u16 = 1;
+    pub(in crate::check) const TARGETS: u16 = 1 << 1;
+    pub(in crate::check) const FORWARD: u16 = 1 << 2;
+    pub(in crate::check) const OUTPUT_LEFT: u16 = 1 << 3;
+    pub(in crate::check) const OUTPUT_GRAD: u16 = 1 << 4;
+    pub(in crate::check) const INPUT_GRAD: u16 = 1 << 5;
+    pub(in crate::check) const WEIGHT_GRAD: u16 = 1 << 6;
+    pub(in crate::check) const GRAD_LEFT: u16 = 1 << 7;
+    pub(in crate::check) const HELD: u16 = 1 << 8;
 }
 
 /// State of one rank while its stream runs.
 #[derive(Debug)]
 pub(crate) struct RankRun {
-    rank: PipeRank,
-    placement: Placement,
+    pub(super) rank: PipeRank,
+    pub(super) placement: Placement,
     n_stages: u32,
     n_ranks: u32,
-    n_micro_batches: u32,
-    stages: Vec<Stage>,
-    forward_only: bool,
+    pub(super) n_micro_batches: u32,
+    pub(super) stages: Vec<Stage>,
+    pub(super) forward_only: bool,
     /// Flags of `done`, and the buffer, of each local stage and micro-batch.
     done: Vec<u16>,
     buffer: Vec<BufferId>,
@@ -38,16 +39,18 @@ pub(crate) struct RankRun {
     n_unfinished: usize,
     in_flight: u32,
     peak_in_flight: u32,
-    collectives: Vec<Instruction>,
+    pub(super) collectives: Vec<Instruction>,
     /// Stages that another rank holds too, and whose gradients are not summed over both yet.
-    copies_apart: Vec<Stage>,
+    pub(super) copies_apart: Vec<Stage>,
+    /// What the markers so far have done to each of the stages, where the plan gathers or reduces it at all.
+    pub(super) marks: Vec<Marks>,
 }
 
 /// Where an instruction stands, for its error.
 #[derive(Clone, Copy)]
-struct At<'a> {
-    position: usize,
-    instruction: &'a Instruction,
+pub(super) struct At<'a> {
+    pub(super) position: usize,
+    pub(super) instruction: &'a Instruction,
 }
 
 impl RankRun {
@@ -70,6 +73,7 @@ impl RankRun {
             n_ranks: placement.n_ranks(),
             n_micro_batches,
             copies_apart,
+            marks: Marks::of(program.stream(rank), &stages),
             stages,
             forward_only,
             done: vec![0; n_visits],
@@ -95,6 +99,7 @@ impl RankRun {
         let at = At { position, instruction };
         let Some((stage, micro_batch, buffer)) = instruction.visit() else {
             return match *instruction {
+                Instruction::Marker { kind, stage } => self.marker(at, kind, stage),
                 Instruction::ReduceCopies { stage } => self.reduce_copies(at, stage),
                 _ => self.collective(at),
             };
@@ -113,6 +118,7 @@ impl RankRun {
                 self.hold(at, index, stage, micro_batch, buffer)
             }
             Instruction::ForwardPass { .. } => {
+                self.gathered(at, stage)?;
                 self.once(at, index, done::FORWARD)?;
                 self.need(at, index, done::INPUT, Need::Input)?;
                 if self.is_last(stage) {
@@ -135,6 +141,7 @@ impl RankRun {
                 self.in_buffer(at, index, buffer)
             }
             Instruction::BackwardPass { .. } | Instruction::InputGrad { .. } => {
+                self.gathered(at, stage)?;
                 let whole = matches!(instruction, Instruction::BackwardPass { .. });
                 self.backward(at, index, stage, buffer, whole)
             }
@@ -163,7 +170,8 @@ impl RankRun {
                 self.once(at, target, done::OUTPUT_GRAD)?;
                 self.in_buffer(at, target, to_buffer)
             }
-            Instruction::ReduceCopies { .. }
+            Instruction::Marker { .. }
+            | Instruction::ReduceCopies { .. }
             | Instruction::ReduceTiedGrads
             | Instruction::ReduceGrads
             | Instruction::OptimizerStep => Ok(()),
@@ -179,7 +187,7 @@ impl RankRun {
     }
 
     /// Tests that nothing is left to do at one stage.
-    fn complete_at(&self, stage: Stage) -> Result<(), CheckError> {
+    pub(super) fn complete_at(&self, stage: Stage) -> Result<(), CheckError> {
         let rank = self.rank;
         let here =
             |&micro_batch: &MicroBatch| Visit { stage, micro_batch }.rank_in(self.placement) == Ok(rank);
@@ -188,40 +196,6 @@ impl RankRun {
                 return Err(CheckError::Missing { rank, stage, micro_batch, what });
             }
         }
-        Ok(())
-    }
-
-    /// Tests that no copy of a stage is left with its own part of the gradients.
-    pub(crate) fn copies_summed(&self) -> Result<(), CheckError> {
-        match self.copies_apart.first() {
-            Some(&stage) => Err(CheckError::CopiesApart { rank: self.rank, stage }),
-            None => Ok(()),
-        }
-    }
-
-    /// The other rank that holds a stage.
-    pub(crate) fn other_holder(&self, stage: Stage) -> Option<PipeRank> {
-        self.placement.holders_of(stage).ok()?.find(|&holder| holder != self.rank)
-    }
-
-    fn reduce_copies(&mut self, at: At<'_>, stage: Stage) -> Result<(), CheckError> {
-        let At { position, instruction } = at;
-        let (rank, instruction) = (self.rank, *instruction);
-        if !self.stages.contains(&stage) {
-            let stages = self.stages.iter().map(|stage| stage.0).collect();
-            return Err(CheckError::WrongRank { rank, position, instruction, stages });
-        }
-        if self.other_holder(stage).is_none() {
-            return Err(CheckError::NoOtherHolder { rank, position, instruction });
-        }
-        if self.forward_only {
-            return Err(CheckError::Collective { rank, position, instruction });
-        }
-        let Some(apart) = self.copies_apart.iter().position(|&apart| apart == stage) else {
-            return Err(self.repeated(at));
-        };
-        self.complete_at(stage)?;
-        self.copies_apart.remove(apart);
         Ok(())
     }
 
@@ -377,7 +351,7 @@ impl RankRun {
         Ok(())
     }
 
-    fn repeated(&self, at: At<'_>) -> CheckError {
+    pub(super) fn repeated(&self, at: At<'_>) -> CheckError {
         let At { position, instruction } = at;
         CheckError::Repeated { rank: self.rank, position, instruction: *instruction }
     }
@@ -390,7 +364,7 @@ impl RankRun {
         Err(CheckError::TooEarly { rank: self.rank, position, instruction: *instruction, needs })
     }
 
-    fn has(&self, index: usize, flags: u16) -> bool {
+    pub(super) fn has(&self, index: usize, flags: u16) -> bool {
         self.done[index] & flags == flags
     }
 
@@ -452,7 +426,7 @@ impl RankRun {
         Ok(self.known_index(stage, micro_batch))
     }
 
-    fn known_index(&self, stage: Stage, micro_batch: MicroBatch) -> usize {
+    pub(super) fn known_index(&self, stage: Stage, micro_batch: MicroBatch) -> usize {
         let local = u64::from(stage.0 / self.n_ranks);
         let index = local * u64::from(self.n_micro_batches) + u64::from(micro_batch.0);
         usize::try_from(index).unwrap_or(usize::MAX)

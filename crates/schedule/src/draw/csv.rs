@@ -28,7 +28,9 @@ impl Timeline {
                 let name = span.instruction.name();
                 let visit = match span.instruction.visit() {
                     Some((stage, micro_batch, _)) => format!("{stage},{micro_batch}"),
-                    None => ",".to_owned(),
+                    None => {
+                        span.instruction.stage().map_or_else(|| ",".to_owned(), |stage| format!("{stage},"))
+                    }
                 };
                 let (start_s, end_s) = (finite(span.start_s), finite(span.end_s));
                 // Writing to a string does not fail.

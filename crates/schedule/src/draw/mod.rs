@@ -8,12 +8,15 @@ mod trace;
 use crate::instruction::Instruction;
 use crate::replay::Span;
 
-/// A short name of a span: kind and micro-batch, as in `F3`; `opt` and the like at the end of a batch.
+/// A short name of a span: kind and micro-batch, as in `F3`; `unshard`, `opt` and the like for what is of no
+/// micro-batch. Markers, loads and the end of a batch are drawn where they cost time.
 fn label(span: &Span) -> String {
     match (span.instruction.compute_kind(), span.instruction.visit()) {
         (Some(kind), Some((_, micro_batch, _))) => format!("{}{micro_batch}", kind.letter()),
         _ => match span.instruction {
-            Instruction::ReduceCopies { stage } => format!("copies{stage}"),
+            Instruction::LoadMicroBatch { micro_batch, .. } => format!("load{micro_batch}"),
+            Instruction::Marker { kind, .. } => kind.word().to_ascii_lowercase(),
+            Instruction::ReduceCopies { .. } => "copies".to_owned(),
             Instruction::ReduceTiedGrads => "tied".to_owned(),
             Instruction::ReduceGrads => "reduce".to_owned(),
             _ => "opt".to_owned(),

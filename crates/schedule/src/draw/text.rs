@@ -53,8 +53,8 @@ impl Timeline {
 
 /// The label of a span, with its stage where ranks have several.
 fn stage_label(span: &Span, with_stage: bool) -> String {
-    match span.instruction.visit() {
-        Some((stage, ..)) if with_stage => format!("{stage}{}", label(span)),
+    match span.instruction.stage() {
+        Some(stage) if with_stage => format!("{stage}{}", label(span)),
         _ => label(span),
     }
 }

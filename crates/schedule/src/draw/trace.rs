@@ -35,7 +35,7 @@ impl Timeline {
             for span in &timeline.spans {
                 let (start, length) =
                     (span.start_s * MICROSECONDS, (span.end_s - span.start_s) * MICROSECONDS);
-                let stage = span.instruction.visit().map_or(0, |(stage, ..)| stage.0);
+                let stage = span.instruction.stage().map_or(0, |stage| stage.0);
                 let _ = write!(
                     trace,
                     ",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{rank},\"tid\":{stage},\"ts\":{},\"dur\":{}}}",

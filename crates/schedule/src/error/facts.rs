@@ -86,6 +86,10 @@ pub enum Need {
     OutputGrad,
     /// The gradient of the stage's input: a backward pass or its first half.
     InputGrad,
+    /// The stage's weights gathered, where the plan gathers them at all.
+    Unshard,
+    /// The start of the reduction of the stage's gradients.
+    ReduceGrad,
 }
 
 impl fmt::Display for Need {
@@ -96,6 +100,8 @@ impl fmt::Display for Need {
             Self::Forward => "the forward pass",
             Self::OutputGrad => "the gradient of the output",
             Self::InputGrad => "the gradient of the input",
+            Self::Unshard => "the stage's weights gathered",
+            Self::ReduceGrad => "the reduction of the stage's gradients begun",
         })
     }
 }

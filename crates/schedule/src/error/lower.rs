@@ -95,6 +95,18 @@ pub enum LowerError {
         /// The rank that would send it.
         from: PipeRank,
     },
+    /// A load on a stage between the first and the last.
+    #[error("rank {rank}, position {position}: {action}, but only stages 0 and {} load data", .n_stages.saturating_sub(1))]
+    NoData {
+        /// Rank of the row.
+        rank: PipeRank,
+        /// Index in the row.
+        position: usize,
+        /// The cell.
+        action: Action,
+        /// Stages of the placement.
+        n_stages: u32,
+    },
     /// A message that leaves or enters the pipeline, or stays on its rank.
     #[error("rank {rank}, position {position}: {action} has no other rank at its other end")]
     NoPeer {

@@ -21,7 +21,8 @@ pub enum ActionFault {
     /// The word is none of the known ones.
     #[error(
         "expected one of F, B, I, W, SEND_F, SEND_B, RECV_F, RECV_B, WAIT_SEND_F, WAIT_SEND_B, UNSHARD, \
-         RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, OVERLAP_F_B"
+         RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD, OVERLAP_F_B, LOAD, REDUCE_COPIES, REDUCE_TIED_GRADS, REDUCE_GRADS, \
+         OPTIMIZER_STEP"
     )]
     Word,
     /// A pair is not of the form `(0F1;1B0)OVERLAP_F_B`.
@@ -152,7 +153,8 @@ pub enum ScheduleError {
     },
     /// The schedule is made as a whole and cannot be read row by row.
     #[error(
-        "{schedule} is made as a whole; gpipe, 1f1b, interleaved, looped-bfs and forward-only can be streamed"
+        "{schedule} is searched as a whole for this shape; gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, \
+         dual-pipe on an even number of ranks, dual-pipe-v and forward-only can be streamed"
     )]
     NoStream {
         /// Name of the schedule.
@@ -218,10 +220,16 @@ pub enum CostError {
         /// The time given.
         value: f64,
     },
-    /// A time at the end of a batch is negative or not finite.
-    #[error("end of a batch: expected a time of at least 0, found {value}")]
+    /// A time of a load, a marker or the end of a batch is negative or not finite.
+    #[error("load, marker or end of a batch: expected a time of at least 0, found {value}")]
     EndTime {
         /// The time given.
+        value: f64,
+    },
+    /// The share that overlap hides is not from 0 to 1.
+    #[error("overlap: expected a share from 0 to 1, found {value}")]
+    Overlap {
+        /// The share given.
         value: f64,
     },
     /// A latency is negative or not finite.

@@ -1,6 +1,7 @@
 //! Lowering: from the order of work to instructions with messages and buffers.
 
 mod peer;
+mod planned;
 mod rank;
 
 use brigade_topology::PipeRank;
@@ -9,7 +10,7 @@ use crate::action::Action;
 use crate::error::LowerError;
 use crate::plan::Plan;
 use crate::program::Program;
-pub(crate) use rank::{Messages, RankLowering};
+pub(crate) use rank::{Planned, RankLowering};
 
 /// Adds messages, loads, buffers and the steps at the end of a batch to a plan.
 ///
@@ -20,8 +21,9 @@ pub(crate) use rank::{Messages, RankLowering};
 ///   A buffer is free again when its micro-batch is done at the stage: after the last of the backward pass
 ///   and its message, or after the output has left in a forward-only plan, which has two where it has two
 ///   micro-batches.
-/// - A plan that places any message itself keeps all of its messages where they stand; none is added.
-/// - Markers and waits for sends are dropped.
+/// - A plan that places any message itself keeps all of its messages where they stand; none is added. So it is
+///   with loads, and with the steps at the end of a batch.
+/// - Markers stay where they stand. Waits for sends are dropped: a send has left when it returns.
 ///
 /// # Errors
 /// [`LowerError`] names rank and position of the first cell that cannot be carried out: work of a stage that
@@ -36,8 +38,12 @@ pub(crate) use rank::{Messages, RankLowering};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn lower(plan: &Plan) -> Result<Program, LowerError> {
-    let explicit = plan.rows().iter().flatten().any(|action| matches!(action, Action::Message { .. }));
-    let messages = if explicit { Messages::AsPlanned } else { Messages::Added };
+    let any = |which: fn(&Action) -> bool| plan.rows().iter().flatten().any(which);
+    let planned = Planned {
+        messages: any(|action| matches!(action, Action::Message { .. })),
+        loads: any(|action| matches!(action, Action::Load { .. })),
+        ends: any(Action::ends_batch),
+    };
     let row_of = |rank: PipeRank| plan.row(rank).iter().copied();
     let mut streams = Vec::with_capacity(plan.rows().len());
     for rank in (0..plan.placement().n_ranks()).map(PipeRank) {
@@ -46,7 +52,7 @@ pub fn lower(plan: &Plan) -> Result<Program, LowerError> {
             plan.n_micro_batches(),
             rank,
             plan.is_forward_only(),
-            messages,
+            planned,
             row_of,
         );
         // Most computations bring a receive and a send; the end of the batch is three more.

@@ -9,44 +9,45 @@ use crate::action::{Action, Compute, ComputeKind, MessageKind, MicroBatch, Visit
 use crate::error::LowerError;
 use crate::instruction::{BufferId, Instruction, LoadPart};
 
-/// Who places the messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Messages {
-    /// Lowering adds them.
-    Added,
-    /// They stand in the rows.
-    AsPlanned,
+/// What stands in the rows of a plan already, so that lowering does not add it on any rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Planned {
+    pub(crate) messages: bool,
+    pub(crate) loads: bool,
+    pub(crate) ends: bool,
 }
 
 /// What has happened to a micro-batch at a stage.
-mod done {
-    pub(super) const INPUT: u8 = 1;
-    pub(super) const FORWARD: u8 = 1 << 1;
-    pub(super) const OUTPUT_LEFT: u8 = 1 << 2;
-    pub(super) const OUTPUT_GRAD: u8 = 1 << 3;
-    pub(super) const INPUT_GRAD: u8 = 1 << 4;
-    pub(super) const WEIGHT_GRAD: u8 = 1 << 5;
-    pub(super) const GRAD_LEFT: u8 = 1 << 6;
-    pub(super) const RELEASED: u8 = 1 << 7;
+pub(super) mod done {
+    pub(in crate::lower) const INPUT: u16 = 1;
+    pub(in crate::lower) const FORWARD: u16 = 1 << 1;
+    pub(in crate::lower) const OUTPUT_LEFT: u16 = 1 << 2;
+    pub(in crate::lower) const OUTPUT_GRAD: u16 = 1 << 3;
+    pub(in crate::lower) const INPUT_GRAD: u16 = 1 << 4;
+    pub(in crate::lower) const WEIGHT_GRAD: u16 = 1 << 5;
+    pub(in crate::lower) const GRAD_LEFT: u16 = 1 << 6;
+    pub(in crate::lower) const RELEASED: u16 = 1 << 7;
+    pub(in crate::lower) const LOADED: u16 = 1 << 8;
+    pub(in crate::lower) const HELD: u16 = 1 << 9;
 }
 
 /// State of one rank while its row is lowered, cell by cell.
 #[derive(Debug)]
 pub(crate) struct RankLowering<R, F> {
     placement: Placement,
-    n_stages: u32,
+    pub(super) n_stages: u32,
     n_micro_batches: u32,
-    rank: PipeRank,
+    pub(super) rank: PipeRank,
     forward_only: bool,
-    messages: Messages,
+    planned: Planned,
     row_of: F,
     peers: Vec<Peer<R>>,
     /// Flags of `done`, and the buffer, of each local stage and micro-batch.
-    done: Vec<u8>,
-    buffer: Vec<BufferId>,
+    pub(super) done: Vec<u16>,
+    pub(super) buffer: Vec<BufferId>,
     free: VecDeque<BufferId>,
     n_buffers: u32,
-    position: usize,
+    pub(super) position: usize,
 }
 
 impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
@@ -55,7 +56,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         n_micro_batches: u32,
         rank: PipeRank,
         forward_only: bool,
-        messages: Messages,
+        planned: Planned,
         row_of: F,
     ) -> Self {
         // Each micro-batch comes to a rank as often as the rank's stages follow each other on its way.
@@ -69,7 +70,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
             n_micro_batches,
             rank,
             forward_only,
-            messages,
+            planned,
             row_of,
             peers: Vec::new(),
             done: vec![0; n_local],
@@ -94,7 +95,19 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
             Action::Message { kind, stage, micro_batch } => {
                 self.planned_message(action, kind, stage, micro_batch, out)?;
             }
-            Action::WaitSend { .. } | Action::Marker { .. } => {}
+            Action::WaitSend { .. } => {}
+            Action::Marker { kind, stage } => {
+                self.local(action, stage)?;
+                out.push(Instruction::Marker { kind, stage });
+            }
+            Action::Load { stage, micro_batch } => self.planned_load(action, stage, micro_batch, out)?,
+            Action::ReduceCopies { stage } => {
+                self.local(action, stage)?;
+                out.push(Instruction::ReduceCopies { stage });
+            }
+            Action::ReduceTiedGrads => out.push(Instruction::ReduceTiedGrads),
+            Action::ReduceGrads => out.push(Instruction::ReduceGrads),
+            Action::OptimizerStep => out.push(Instruction::OptimizerStep),
         }
         self.position = self.position.saturating_add(1);
         Ok(())
@@ -102,7 +115,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
 
     /// Appends the steps at the end of a batch.
     pub(crate) fn finish(&self, out: &mut Vec<Instruction>) {
-        if !self.forward_only {
+        if !self.forward_only && !self.planned.ends {
             let stages = self.placement.stages_of(self.rank).into_iter().flatten();
             let on_two_ranks =
                 |&stage: &Stage| self.placement.holders_of(stage).into_iter().flatten().count() > 1;
@@ -112,7 +125,12 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
     }
 
     /// Index of a micro-batch at a stage, when both exist and the stage is on this rank.
-    fn index(&self, action: Action, stage: Stage, micro_batch: MicroBatch) -> Result<usize, LowerError> {
+    pub(super) fn index(
+        &self,
+        action: Action,
+        stage: Stage,
+        micro_batch: MicroBatch,
+    ) -> Result<usize, LowerError> {
         let (rank, position) = (self.rank, self.position);
         let Ok(owner) = (Visit { stage, micro_batch }).rank_in(self.placement) else {
             let n_stages = self.n_stages;
@@ -141,22 +159,46 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         usize::try_from(index).unwrap_or(usize::MAX)
     }
 
-    fn has(&self, index: usize, flag: u8) -> bool {
+    pub(super) fn has(&self, index: usize, flag: u16) -> bool {
         self.done[index] & flag == flag
     }
 
-    fn acquire(&mut self, index: usize) -> BufferId {
+    /// The buffer of a visit, which holds its input from here on.
+    pub(super) fn acquire(&mut self, index: usize) -> BufferId {
+        self.done[index] |= done::INPUT;
+        self.hold(index)
+    }
+
+    /// The buffer of a visit, a free one if it has none.
+    pub(super) fn hold(&mut self, index: usize) -> BufferId {
+        if self.has(index, done::HELD) {
+            return self.buffer[index];
+        }
         let buffer = self.free.pop_front().unwrap_or_else(|| {
             let fresh = BufferId(self.n_buffers);
             self.n_buffers = self.n_buffers.saturating_add(1);
             fresh
         });
         self.buffer[index] = buffer;
-        self.done[index] |= done::INPUT;
+        self.done[index] |= done::HELD;
         buffer
     }
 
-    fn mark(&mut self, index: usize, stage: Stage, flag: u8) {
+    /// Tests that a stage is on this rank.
+    fn local(&self, action: Action, stage: Stage) -> Result<(), LowerError> {
+        let (rank, position) = (self.rank, self.position);
+        let Ok(mut holders) = self.placement.holders_of(stage) else {
+            let n_stages = self.n_stages;
+            return Err(LowerError::NoSuchStage { rank, position, action, stage, n_stages });
+        };
+        let first = holders.next().unwrap_or(rank);
+        if first == rank || holders.any(|holder| holder == rank) {
+            return Ok(());
+        }
+        Err(LowerError::WrongRank { rank, position, action, owner: first })
+    }
+
+    pub(super) fn mark(&mut self, index: usize, stage: Stage, flag: u16) {
         self.done[index] |= flag;
         let output_left = self.is_last(stage) || self.has(index, done::OUTPUT_LEFT);
         let grad_left = stage.0 == 0 || self.has(index, done::GRAD_LEFT);
@@ -175,12 +217,12 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         stage.0.checked_add(1) == Some(self.n_stages)
     }
 
-    fn next(&self, stage: Stage, micro_batch: MicroBatch) -> Option<(Stage, PipeRank)> {
+    pub(super) fn next(&self, stage: Stage, micro_batch: MicroBatch) -> Option<(Stage, PipeRank)> {
         let next = Stage(stage.0.checked_add(1)?);
         Visit { stage: next, micro_batch }.rank_in(self.placement).ok().map(|rank| (next, rank))
     }
 
-    fn previous(&self, stage: Stage, micro_batch: MicroBatch) -> Option<(Stage, PipeRank)> {
+    pub(super) fn previous(&self, stage: Stage, micro_batch: MicroBatch) -> Option<(Stage, PipeRank)> {
         let previous = Stage(stage.0.checked_sub(1)?);
         Visit { stage: previous, micro_batch }.rank_in(self.placement).ok().map(|rank| (previous, rank))
     }
@@ -235,6 +277,12 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         micro_batch: MicroBatch,
         out: &mut Vec<Instruction>,
     ) -> Result<(), LowerError> {
+        if self.planned.loads
+            && LoadPart::of(stage, self.n_stages).is_some()
+            && !self.has(index, done::LOADED)
+        {
+            return Err(self.too_early(action, Action::Load { stage, micro_batch }));
+        }
         if !self.has(index, done::INPUT) {
             match self.previous(stage, micro_batch) {
                 None => {
@@ -263,7 +311,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
                 }
             }
         }
-        if let Some(part) = LoadPart::of(stage, self.n_stages) {
+        if let Some(part) = LoadPart::of(stage, self.n_stages).filter(|_| !self.planned.loads) {
             let buffer = self.buffer[index];
             out.push(Instruction::LoadMicroBatch { stage, micro_batch, buffer, part });
         }
@@ -290,7 +338,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         self.receive_up_to(action, wanted, producer, from, out)
     }
 
-    fn too_early(&self, action: Action, needs: Action) -> LowerError {
+    pub(super) fn too_early(&self, action: Action, needs: Action) -> LowerError {
         LowerError::TooEarly { rank: self.rank, position: self.position, action, needs }
     }
 
@@ -303,7 +351,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
         from: PipeRank,
         out: &mut Vec<Instruction>,
     ) -> Result<(), LowerError> {
-        if self.messages == Messages::AsPlanned {
+        if self.planned.messages {
             let Incoming { kind, stage, micro_batch } = wanted;
             return Err(self.too_early(action, Action::Message { kind, stage, micro_batch }));
         }
@@ -362,7 +410,7 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
             ComputeKind::WeightGrad => done::WEIGHT_GRAD,
         };
         self.mark(index, stage, flags);
-        let added = self.messages == Messages::Added;
+        let added = !self.planned.messages;
         match kind {
             ComputeKind::Forward => {
                 if let Some((_, to)) =
@@ -388,54 +436,6 @@ impl<R: Iterator<Item = Action>, F: Fn(PipeRank) -> R> RankLowering<R, F> {
             },
             ComputeKind::WeightGrad => {}
         }
-        Ok(())
-    }
-
-    /// Appends a message that the row itself places.
-    fn planned_message(
-        &mut self,
-        action: Action,
-        kind: MessageKind,
-        stage: Stage,
-        micro_batch: MicroBatch,
-        out: &mut Vec<Instruction>,
-    ) -> Result<(), LowerError> {
-        let index = self.index(action, stage, micro_batch)?;
-        let neighbour = match kind {
-            MessageKind::SendActivation | MessageKind::RecvGrad => self.next(stage, micro_batch),
-            MessageKind::RecvActivation | MessageKind::SendGrad => self.previous(stage, micro_batch),
-        };
-        let (rank, position) = (self.rank, self.position);
-        let Some((_, peer)) = neighbour.filter(|&(_, peer)| peer != rank) else {
-            return Err(LowerError::NoPeer { rank, position, action });
-        };
-        let (flag, needs) = match kind {
-            MessageKind::RecvActivation => (done::INPUT, None),
-            MessageKind::SendActivation => (done::OUTPUT_LEFT, Some((done::FORWARD, ComputeKind::Forward))),
-            MessageKind::RecvGrad => (done::OUTPUT_GRAD, Some((done::FORWARD, ComputeKind::Forward))),
-            MessageKind::SendGrad => (done::GRAD_LEFT, Some((done::INPUT_GRAD, ComputeKind::InputGrad))),
-        };
-        if self.has(index, flag) {
-            return Err(LowerError::Repeated { rank, position, action });
-        }
-        if let Some((_, kind)) = needs.filter(|&(needed, _)| !self.has(index, needed)) {
-            return Err(self.too_early(action, Compute { kind, stage, micro_batch }.into()));
-        }
-        if kind == MessageKind::RecvActivation {
-            self.acquire(index);
-        }
-        let buffer = self.buffer[index];
-        out.push(match kind {
-            MessageKind::SendActivation => {
-                Instruction::SendActivation { stage, micro_batch, buffer, to: peer }
-            }
-            MessageKind::RecvActivation => {
-                Instruction::RecvActivation { stage, micro_batch, buffer, from: peer }
-            }
-            MessageKind::SendGrad => Instruction::SendGrad { stage, micro_batch, buffer, to: peer },
-            MessageKind::RecvGrad => Instruction::RecvGrad { stage, micro_batch, buffer, from: peer },
-        });
-        self.mark(index, stage, flag);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use brigade_topology::{PipeRank, Stage};
 
-use crate::action::ComputeKind;
+use crate::action::{ComputeKind, MarkerKind};
 use crate::error::CostError;
 
 /// What one stage costs for one micro-batch.
@@ -65,6 +65,31 @@ impl LinkCosts {
     }
 }
 
+/// What the markers of a plan cost the rank that takes them.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct MarkerCosts {
+    /// Gathering a stage's weights.
+    pub unshard_s: f64,
+    /// Letting go of them.
+    pub reshard_s: f64,
+    /// Starting the reduction of a stage's gradients, or all of it where it is not waited for.
+    pub reduce_grad_s: f64,
+    /// Waiting for its end.
+    pub wait_reduce_grad_s: f64,
+}
+
+impl MarkerCosts {
+    pub(crate) fn time_s(&self, kind: MarkerKind) -> f64 {
+        match kind {
+            MarkerKind::Unshard => self.unshard_s,
+            MarkerKind::Reshard => self.reshard_s,
+            MarkerKind::ReduceGrad => self.reduce_grad_s,
+            MarkerKind::WaitReduceGrad => self.wait_reduce_grad_s,
+        }
+    }
+}
+
 /// The cost model of a replay.
 ///
 /// # Units
@@ -79,6 +104,14 @@ pub struct Costs {
     /// Links that cost something else, by sender and receiver.
     #[serde(with = "link_list")]
     pub links: BTreeMap<(PipeRank, PipeRank), LinkCosts>,
+    /// The share of the shorter of two overlapped passes that the overlap hides, from 0 to 1. A pair is then one pass
+    /// of F + B less that share, whose results leave at its end. When absent, the passes of a pair run one after the
+    /// other, and the results of the first leave at its own end.
+    pub overlap_hides: Option<f64>,
+    /// Loading a micro-batch, or a part of one.
+    pub load_s: f64,
+    /// What markers cost.
+    pub markers: MarkerCosts,
     /// Summing the gradients of a stage over the two ranks that hold it, for each such stage.
     pub reduce_copies_s: f64,
     /// Summing the gradients of shared weights, on each rank.
@@ -90,7 +123,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// The same costs for every stage; links and the end of a batch cost nothing.
+    /// The same costs for every stage; everything else costs nothing.
     #[must_use]
     pub fn uniform(n_stages: u32, stage: StageCosts) -> Self {
         Self { stages: (0..n_stages).map(|_| stage).collect(), ..Self::default() }
@@ -107,8 +140,13 @@ impl Costs {
                 time(value).map_err(|value| CostError::Time { stage, value })?;
             }
         }
-        for value in [self.reduce_copies_s, self.reduce_tied_s, self.reduce_s, self.optimizer_s] {
+        let MarkerCosts { unshard_s, reshard_s, reduce_grad_s, wait_reduce_grad_s } = self.markers;
+        let ends = [self.load_s, self.reduce_copies_s, self.reduce_tied_s, self.reduce_s, self.optimizer_s];
+        for value in ends.into_iter().chain([unshard_s, reshard_s, reduce_grad_s, wait_reduce_grad_s]) {
             time(value).map_err(|value| CostError::EndTime { value })?;
+        }
+        if let Some(value) = self.overlap_hides.filter(|share| !(0.0..=1.0).contains(share)) {
+            return Err(CostError::Overlap { value });
         }
         for link in self.links.values().chain([&self.link]) {
             time(link.latency_s).map_err(|value| CostError::Latency { value })?;

@@ -6,13 +6,13 @@ mod timeline;
 
 use crate::check::CheckedPlan;
 use crate::error::CostError;
-pub use costs::{Costs, LinkCosts, StageCosts};
+pub use costs::{Costs, LinkCosts, MarkerCosts, StageCosts};
 pub use timeline::{RankTimeline, Span, SpanId, Timeline};
 
 /// Runs `plan` against `costs` as an event simulation and returns when everything happens.
 ///
-/// A rank takes its instructions in order, each as soon as it can. Computations and the steps at the end of
-/// a batch take the rank's time; loads and hand-overs take none. A message leaves when it is sent, crosses
+/// A rank takes its instructions in order, each as soon as it can. Computations, loads, markers and the
+/// steps at the end of a batch take the rank's time; hand-overs take none. A message leaves when it is sent, crosses
 /// its link after those before it (bytes over bandwidth, then latency), and lies there until it is taken.
 /// A sender waits while its link holds as many messages as [`CheckedPlan::link_capacity`] allows; at
 /// rendezvous both ends wait for each other and for the transfer.

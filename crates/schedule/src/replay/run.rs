@@ -6,7 +6,7 @@ use brigade_topology::{PipeRank, Stage};
 
 use super::costs::{Costs, LinkCosts};
 use super::timeline::{RankTimeline, Span, SpanId, Timeline};
-use crate::action::ComputeKind;
+use crate::action::{Action, ComputeKind};
 use crate::check::CheckedPlan;
 use crate::instruction::Instruction;
 
@@ -45,9 +45,46 @@ struct RankRun {
     meets_from: Option<Moment>,
     met: bool,
     waits_on: Option<usize>,
+    pair: Pair,
     in_flight: u32,
     bytes: u64,
     timeline: RankTimeline,
+}
+
+/// Where a computation stands in the row of the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Alone,
+    /// First or second of an overlapped pair.
+    First,
+    Second,
+}
+
+/// A walk over the row of the plan beside the stream, which has the same computations in the same order.
+#[derive(Debug, Default)]
+struct Pair {
+    cell: usize,
+    first_is_done: bool,
+}
+
+impl Pair {
+    fn next(&mut self, row: &[Action]) -> Place {
+        if std::mem::take(&mut self.first_is_done) {
+            return Place::Second;
+        }
+        while let Some(action) = row.get(self.cell) {
+            self.cell += 1;
+            match action {
+                Action::Compute(_) => break,
+                Action::Overlap { .. } => {
+                    self.first_is_done = true;
+                    return Place::First;
+                }
+                _ => {}
+            }
+        }
+        Place::Alone
+    }
 }
 
 #[derive(Debug)]
@@ -212,6 +249,20 @@ impl<'a> Run<'a> {
         let costs = self.costs;
         let id = PipeRank(u32::try_from(at).unwrap_or(u32::MAX));
         let rank = &mut self.ranks[at];
+        if let Some((share, kind)) = costs.overlap_hides.zip(instruction.compute_kind()) {
+            match (rank.pair.next(self.plan.plan().row(id)), instruction.stage()) {
+                (Place::First, Some(stage)) => {
+                    rank.count(costs, kind, stage);
+                    let rest = self.plan.instructions(id).get(rank.position + 1..).unwrap_or_default();
+                    if let Some(second) = rest.iter().find(|step| step.compute_kind().is_some()) {
+                        rank.run_pair(costs, id, [instruction, second], share);
+                    }
+                    return;
+                }
+                (Place::Second, Some(stage)) => return rank.count(costs, kind, stage),
+                _ => {}
+            }
+        }
         let duration_s = match (instruction, instruction.compute_kind(), instruction.visit()) {
             (_, Some(kind), Some((stage, ..))) => {
                 rank.count(costs, kind, stage);
@@ -221,25 +272,44 @@ impl<'a> Run<'a> {
                 }
                 costs.stage(stage).time_s(kind)
             }
+            (Instruction::LoadMicroBatch { .. }, ..) => costs.load_s,
+            (Instruction::Marker { kind, .. }, ..) => costs.markers.time_s(*kind),
             (Instruction::ReduceCopies { .. }, ..) => costs.reduce_copies_s,
             (Instruction::ReduceTiedGrads, ..) => costs.reduce_tied_s,
             (Instruction::ReduceGrads, ..) => costs.reduce_s,
             (Instruction::OptimizerStep, ..) => costs.optimizer_s,
             _ => return,
         };
-        let start_s = rank.now_s;
-        let end_s = start_s + duration_s;
-        rank.now_s = end_s;
-        rank.timeline.busy_s += duration_s;
-        // The end of a batch that costs nothing is no part of what the rank does over time.
+        // What costs nothing, but for computations, is no part of what the rank does over time.
         if instruction.compute_kind().is_some() || duration_s > 0.0 {
-            let after = rank.after.replace(SpanId { rank: id, index: rank.timeline.spans.len() });
-            rank.timeline.spans.push(Span { instruction: *instruction, start_s, end_s, after });
+            rank.run(id, *instruction, duration_s);
         }
     }
 }
 
 impl RankRun {
+    /// Spends time on an instruction.
+    fn run(&mut self, id: PipeRank, instruction: Instruction, duration_s: f64) {
+        let (start_s, end_s) = (self.now_s, self.now_s + duration_s);
+        self.now_s = end_s;
+        self.timeline.busy_s += duration_s;
+        let after = self.after.replace(SpanId { rank: id, index: self.timeline.spans.len() });
+        self.timeline.spans.push(Span { instruction, start_s, end_s, after });
+    }
+
+    /// Spends time on two overlapped passes as one. Their spans share it as their own times would.
+    fn run_pair(&mut self, costs: &Costs, id: PipeRank, pair: [&Instruction; 2], share: f64) {
+        let time_s = |step: &Instruction| match (step.compute_kind(), step.stage()) {
+            (Some(kind), Some(stage)) => costs.stage(stage).time_s(kind),
+            _ => 0.0,
+        };
+        let [first_s, second_s] = pair.map(time_s);
+        let both_s = first_s + second_s;
+        let shrunk = if both_s > 0.0 { 1.0 - share * first_s.min(second_s) / both_s } else { 1.0 };
+        self.run(id, *pair[0], first_s * shrunk);
+        self.run(id, *pair[1], second_s * shrunk);
+    }
+
     /// Goes on no earlier than `moment`.
     fn wait_for(&mut self, moment: Moment) {
         if moment.time_s > self.now_s {

@@ -53,7 +53,8 @@ impl RankTimeline {
 
 /// When everything of a plan happens.
 ///
-/// There are two meanings of "bubble", and both are here:
+/// There are two meanings of "bubble", and both are here, beside the mean idle share of all ranks
+/// ([`Timeline::idle_share_mean`]):
 /// - wall: the makespan less the busy time of the busiest rank, what a user waits for nothing;
 /// - span: the most idle time that any rank has between its first and its last step, what papers on
 ///   zero-bubble schedules use. It leaves out that ranks start one after the other.
@@ -94,10 +95,24 @@ impl Timeline {
         self.makespan_s - self.ranks.iter().map(|rank| rank.busy_s).fold(0.0, f64::max)
     }
 
-    /// The wall bubble as a share of the makespan; 0 for a makespan of 0.
+    /// The wall bubble as a share of the makespan, by the busiest rank; 0 for a makespan of 0.
     #[must_use]
     pub fn bubble_wall_share(&self) -> f64 {
         if self.makespan_s > 0.0 { self.bubble_wall_s() / self.makespan_s } else { 0.0 }
+    }
+
+    /// The mean over the ranks of the share of the makespan that each has nothing to do; 0 for a makespan of 0.
+    ///
+    /// It is [`Timeline::bubble_wall_share`] where all ranks have the same work, and more where they differ: it
+    /// counts the work that a better balance would spread. Measured times of an engine, which know no busiest rank,
+    /// compare with this.
+    #[must_use]
+    pub fn idle_share_mean(&self) -> f64 {
+        let n_ranks = self.ranks.len();
+        #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "ranks are far below 2^53")]
+        let whole_s = self.makespan_s * n_ranks as f64;
+        let busy_s: f64 = self.ranks.iter().map(|rank| rank.busy_s).sum();
+        if whole_s > 0.0 { 1.0 - busy_s / whole_s } else { 0.0 }
     }
 
     /// The bubble within spans: the most that a rank idles between its first and its last step.

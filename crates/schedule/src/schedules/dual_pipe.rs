@@ -45,11 +45,15 @@ pub fn dual_pipe(shape: Shape) -> Result<Plan, ScheduleError> {
     let Shape { n_ranks, n_micro_batches } = shape;
     let placement = Placement::bidirectional(n_ranks)?;
     if !has_rows(shape) {
-        let n_in_flight = n_ranks.saturating_add(1).min(n_micro_batches);
-        return at_equal_times(placement, n_micro_batches, n_in_flight, Goal::Makespan);
+        return at_equal_times(placement, n_micro_batches, n_in_flight(shape), Goal::Makespan);
     }
     let rows = (0..n_ranks).map(|rank| row(shape, rank).collect()).collect();
     Ok(Plan::new(placement, n_micro_batches, rows)?)
+}
+
+/// The most micro-batches in flight on a rank.
+pub(super) fn n_in_flight(shape: Shape) -> u32 {
+    shape.n_ranks.saturating_add(1).min(shape.n_micro_batches)
 }
 
 /// Whether the rows of the shape are a closed form.

@@ -62,9 +62,14 @@ pub(crate) fn visits(shape: Shape, n_virtual: u32) -> impl Iterator<Item = (u32,
 /// ones first.
 fn groups(shape: Shape) -> impl Iterator<Item = (u32, u32)> + use<> {
     let m = shape.n_micro_batches;
-    let n_groups = (m / shape.n_ranks).max(1);
+    let n_groups = n_groups(shape);
     let (size, n_larger) = (m / n_groups, m % n_groups);
     (0..n_groups).map(move |group| (group * size + group.min(n_larger), size + u32::from(group < n_larger)))
+}
+
+/// How many groups there are.
+pub(crate) fn n_groups(shape: Shape) -> u32 {
+    (shape.n_micro_batches / shape.n_ranks.max(1)).max(1)
 }
 
 /// The size of the first group, the largest.

@@ -31,8 +31,13 @@ use crate::shape::Shape;
 /// ```
 pub fn interleaved_zb(shape: Shape, n_virtual: u32) -> Result<Plan, ScheduleError> {
     shape.admit(n_virtual, 3)?;
-    let n_visits = n_virtual * shape.n_micro_batches;
-    let n_in_flight = ((n_virtual - 1) * first_group(shape) + shape.n_ranks).min(n_visits);
     let placement = Placement::looped(shape.n_ranks, n_virtual)?;
-    at_equal_times(placement, shape.n_micro_batches, n_in_flight, Goal::Makespan)
+    at_equal_times(placement, shape.n_micro_batches, n_in_flight(shape, n_virtual), Goal::Makespan)
+}
+
+/// The most visits in flight on a rank.
+pub(super) fn n_in_flight(shape: Shape, n_virtual: u32) -> u32 {
+    let n_visits = n_virtual.saturating_mul(shape.n_micro_batches);
+    let groups = n_virtual.saturating_sub(1).saturating_mul(first_group(shape));
+    groups.saturating_add(shape.n_ranks).min(n_visits)
 }

@@ -1,5 +1,6 @@
 //! The schedules, one file each, and their names.
 
+mod capacity;
 mod data_parallel;
 pub(crate) mod dual;
 pub(crate) mod dual_pipe;
@@ -15,11 +16,12 @@ pub(crate) mod one_f_one_b;
 mod seq_one_f_one_b;
 mod v_half;
 mod v_min;
-mod zb_h1;
+pub(crate) mod zb_h1;
 mod zb_h2;
 mod zb_v;
 mod zero_bubble;
 
+pub use capacity::LinkCapacity;
 pub use data_parallel::data_parallel;
 pub use dual_pipe::dual_pipe;
 pub use dual_pipe_v::dual_pipe_v;

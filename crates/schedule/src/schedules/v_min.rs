@@ -27,6 +27,10 @@ use crate::shape::Shape;
 /// ```
 pub fn v_min(shape: Shape) -> Result<Plan, ScheduleError> {
     shape.admit(2, 3)?;
-    let n_in_flight = (2 * ((shape.n_ranks + 1) / 3 + 1)).min(2 * shape.n_micro_batches);
-    at_equal_times(Placement::v(shape.n_ranks)?, shape.n_micro_batches, n_in_flight, Goal::Makespan)
+    at_equal_times(Placement::v(shape.n_ranks)?, shape.n_micro_batches, n_in_flight(shape), Goal::Makespan)
+}
+
+/// The most visits in flight on a rank.
+pub(super) fn n_in_flight(shape: Shape) -> u32 {
+    (shape.n_ranks.saturating_add(1) / 3 + 1).min(shape.n_micro_batches).saturating_mul(2)
 }

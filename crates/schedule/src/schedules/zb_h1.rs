@@ -33,24 +33,27 @@ pub fn zb_h1(shape: Shape) -> Result<Plan, ScheduleError> {
     late_weight_grads(shape, 1)
 }
 
-/// Rows of 1F1B with `reach` times its warm-up, whose weight gradients come `reach` micro-batches a rank late.
+/// The plan of rows with weight gradients that come late.
 pub(super) fn late_weight_grads(shape: Shape, reach: u32) -> Result<Plan, ScheduleError> {
     shape.admit(1, 3)?;
+    let rows = (0..shape.n_ranks).map(|rank| row(shape, reach, rank).collect()).collect();
+    Ok(Plan::new(Placement::linear(shape.n_ranks)?, shape.n_micro_batches, rows)?)
+}
+
+/// A row of 1F1B with `reach` times its warm-up, whose weight gradients come `reach` micro-batches a rank late.
+pub(crate) fn row(shape: Shape, reach: u32, rank: u32) -> impl Iterator<Item = Action> + use<> {
     let Shape { n_ranks, n_micro_batches: m } = shape;
-    let row = |rank: u32| {
-        let action =
-            |kind, mb| Action::from(Compute { kind, stage: Stage(rank), micro_batch: MicroBatch(mb) });
-        let n_warm_up = reach.saturating_mul(n_ranks - 1 - rank).min(m);
-        let late = reach.saturating_mul(rank);
-        let mut row: Vec<Action> = (0..n_warm_up).map(|mb| action(ComputeKind::Forward, mb)).collect();
-        for mb in 0..m {
-            let ahead = n_warm_up.saturating_add(mb);
-            row.extend((ahead < m).then(|| action(ComputeKind::Forward, ahead)));
-            row.push(action(ComputeKind::InputGrad, mb));
-            row.extend(mb.checked_sub(late).map(|mb| action(ComputeKind::WeightGrad, mb)));
-        }
-        row.extend((m.saturating_sub(late)..m).map(|mb| action(ComputeKind::WeightGrad, mb)));
-        row
-    };
-    Ok(Plan::new(Placement::linear(n_ranks)?, m, (0..n_ranks).map(row).collect())?)
+    let action =
+        move |kind, mb| Action::from(Compute { kind, stage: Stage(rank), micro_batch: MicroBatch(mb) });
+    let n_warm_up = reach.saturating_mul(n_ranks - 1 - rank).min(m);
+    let late = reach.saturating_mul(rank);
+    let warm_up = (0..n_warm_up).map(move |mb| action(ComputeKind::Forward, mb));
+    let steady = (0..m).flat_map(move |mb| {
+        let ahead = n_warm_up.saturating_add(mb);
+        let forward = (ahead < m).then(|| action(ComputeKind::Forward, ahead));
+        let weight_grad = mb.checked_sub(late).map(|mb| action(ComputeKind::WeightGrad, mb));
+        forward.into_iter().chain([action(ComputeKind::InputGrad, mb)]).chain(weight_grad)
+    });
+    let rest = (m.saturating_sub(late)..m).map(move |mb| action(ComputeKind::WeightGrad, mb));
+    warm_up.chain(steady).chain(rest)
 }

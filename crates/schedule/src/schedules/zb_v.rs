@@ -31,7 +31,11 @@ use crate::shape::Shape;
 /// ```
 pub fn zb_v(shape: Shape) -> Result<Plan, ScheduleError> {
     shape.admit(2, 3)?;
-    let n_in_flight = 2 * shape.n_ranks.min(shape.n_micro_batches);
     let placement = Placement::v(shape.n_ranks)?;
-    at_equal_times(placement, shape.n_micro_batches, n_in_flight, Goal::MakespanThenSpan)
+    at_equal_times(placement, shape.n_micro_batches, n_in_flight(shape), Goal::MakespanThenSpan)
+}
+
+/// The most visits in flight on a rank.
+pub(super) fn n_in_flight(shape: Shape) -> u32 {
+    shape.n_ranks.min(shape.n_micro_batches).saturating_mul(2)
 }

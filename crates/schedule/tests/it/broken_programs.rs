@@ -1,8 +1,8 @@
 //! A corpus of broken instruction streams, each with its error; and every small change to sound ones.
 
 use brigade_schedule::{
-    BufferId, Capacity, CheckError, Instruction, LoadPart, MicroBatch, Missing, Need, PipeRank, Placement,
-    Program, Schedule, Shape, Stage, check, lower,
+    BufferId, Capacity, CheckError, Instruction, LoadPart, MarkerKind, MicroBatch, Missing, Need, PipeRank,
+    Placement, Program, Schedule, Shape, Stage, check, lower,
 };
 use proptest::prelude::*;
 
@@ -236,7 +236,8 @@ fn other_buffer(mut step: Instruction) -> Option<Instruction> {
         | Instruction::RecvGrad { buffer, .. }
         | Instruction::HandOverActivation { buffer, .. }
         | Instruction::HandOverGrad { buffer, .. } => buffer.0 += 1,
-        Instruction::ReduceCopies { .. }
+        Instruction::Marker { .. }
+        | Instruction::ReduceCopies { .. }
         | Instruction::ReduceTiedGrads
         | Instruction::ReduceGrads
         | Instruction::OptimizerStep => return None,
@@ -256,7 +257,7 @@ fn other_peer(mut step: Instruction, n_ranks: u32) -> Option<Instruction> {
 }
 
 fn any_instruction() -> impl Strategy<Value = Instruction> {
-    (0..15_u32, 0..5_u32, 0..3_u32, 0..4_u32, 0..3_u32).prop_map(
+    (0..17_u32, 0..5_u32, 0..3_u32, 0..4_u32, 0..3_u32).prop_map(
         |(kind, stage, micro_batch, buffer, peer)| {
             let (stage, micro_batch, buffer) = (Stage(stage), MicroBatch(micro_batch), BufferId(buffer));
             let (to, from, to_buffer) = (PipeRank(peer), PipeRank(peer), BufferId(peer));
@@ -275,6 +276,8 @@ fn any_instruction() -> impl Strategy<Value = Instruction> {
                 11 => Instruction::LoadMicroBatch { stage, micro_batch, buffer, part: LoadPart::Targets },
                 12 => Instruction::ReduceGrads,
                 13 => Instruction::ReduceCopies { stage },
+                14 => Instruction::Marker { kind: MarkerKind::Unshard, stage },
+                15 => Instruction::Marker { kind: MarkerKind::ReduceGrad, stage },
                 _ => Instruction::OptimizerStep,
             }
         },

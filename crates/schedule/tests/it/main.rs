@@ -3,12 +3,15 @@
 mod auto;
 mod broken;
 mod broken_programs;
+mod capacity;
 mod cases;
 mod deepspeed;
 mod docs;
 mod formulas;
 mod golden;
 mod replay;
+mod steps;
+mod streams;
 mod text;
 mod torch;
 mod zero_bubble;

@@ -103,6 +103,84 @@ fn the_end_of_a_batch_takes_its_time_on_every_rank() {
     assert_eq!(timeline.idle_s(PipeRank(0)), timeline.idle_s(PipeRank(1)));
 }
 
+/// An overlapped pair is one pass: its own cost, and its results leave at its end.
+#[test]
+fn overlap_hides_a_share_of_the_shorter_pass() {
+    let text = "placement linear:2; micro-batches 2\n0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n";
+    let plan = checked(text, 2);
+    let ends = |overlap_hides, rank| {
+        let costs = Costs { overlap_hides, ..Costs::uniform(2, UNIT) };
+        let timeline = replay(&plan, &costs).expect("costs fit");
+        let spans = &timeline.rank(PipeRank(rank)).expect("a rank").spans;
+        spans.iter().map(|span| span.end_s).collect::<Vec<_>>()
+    };
+    // F0, then F1 and B0 one after the other, B1.
+    assert_eq!(ends(None, 1), [2.0, 3.0, 5.0, 7.0]);
+    assert_eq!(ends(Some(0.0), 1), [2.0, 3.0, 5.0, 7.0]);
+    // Three units of work in two and a half, and in two.
+    let close = |found: Vec<f64>, expected: [f64; 4]| {
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+    };
+    close(ends(Some(0.5), 1), [2.0, 2.0 + 2.5 / 3.0, 4.5, 6.5]);
+    close(ends(Some(1.0), 1), [2.0, 2.0 + 2.0 / 3.0, 4.0, 6.0]);
+    close(ends(Some(1.0), 0), [1.0, 2.0, 6.0, 8.0]);
+    for value in [-0.1, 1.5, f64::NAN] {
+        let costs = Costs { overlap_hides: Some(value), ..Costs::uniform(2, UNIT) };
+        assert!(matches!(replay(&plan, &costs), Err(CostError::Overlap { .. })), "{value}");
+    }
+}
+
+/// The output of a pair's forward pass leaves when the pair ends, since nobody knows when it was ready.
+#[test]
+fn the_results_of_a_pair_leave_together() {
+    let text = "placement linear:3; micro-batches 2\n0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n2F0,2B0,2F1,2B1\n";
+    let paired = text.replace("1F1,1B0", "(1F1;1B0)OVERLAP_F_B");
+    let start_of_last = |text: &str, overlap_hides| {
+        let costs = Costs { overlap_hides, ..Costs::uniform(3, UNIT) };
+        let timeline = replay(&checked(text, 2), &costs).expect("costs fit");
+        timeline.rank(PipeRank(2)).expect("a rank").spans[2].start_s
+    };
+    assert_eq!(start_of_last(text, Some(1.0)), 5.0);
+    // The pair waits for the gradient at 5 and takes two units.
+    assert_eq!(start_of_last(&paired, Some(1.0)), 7.0);
+}
+
+/// Overlap shortens DualPipe and DualPipeV by what it hides, as their formula says: FB is what a pair takes.
+#[test]
+fn overlap_is_in_the_formula_of_dual_pipe() {
+    for (schedule, n_ranks, n_micro_batches, n_before) in
+        [(Schedule::DualPipe, 4, 8, 1.0), (Schedule::DualPipe, 8, 20, 3.0), (Schedule::DualPipeV, 4, 10, 3.0)]
+    {
+        let plan = schedule.plan(Shape { n_ranks, n_micro_batches }).expect("a plan");
+        let plan = check_plan(&plan, Capacity(8)).expect("a sound plan");
+        for share in [0.0, 0.25, 0.5, 1.0] {
+            let costs =
+                Costs { overlap_hides: Some(share), ..Costs::uniform(plan.placement().n_stages(), UNIT) };
+            let timeline = replay(&plan, &costs).expect("costs fit");
+            let expected = n_before * (3.0 - share + 2.0 - 3.0);
+            // Ranks near the ends have fewer pairs, so more work: the formula is that of the one with the most.
+            let idle_s = (0..n_ranks).map(|rank| timeline.idle_s(PipeRank(rank)));
+            let found = idle_s.fold(0.0, f64::max);
+            assert!((found - expected).abs() < 1e-9, "{schedule} {share}: {found} not {expected}");
+        }
+    }
+}
+
+/// The bubble by the busiest rank leaves out what other ranks have less to do; the mean idle share counts it.
+#[test]
+fn idle_shares_are_by_the_busiest_rank_or_the_mean() {
+    let mut costs = Costs::uniform(2, UNIT);
+    let plan = checked("placement linear:2; micro-batches 1\n0F0,0B0\n1F0,1B0\n", 1);
+    let even = replay(&plan, &costs).expect("costs fit");
+    assert_eq!((even.bubble_wall_share(), even.idle_share_mean()), (0.5, 0.5));
+    costs.stages[1] = StageCosts { forward_s: 4.0, input_grad_s: 4.0, weight_grad_s: 4.0, ..UNIT };
+    let uneven = replay(&plan, &costs).expect("costs fit");
+    assert_eq!(uneven.makespan_s(), 15.0);
+    // Rank 1 is busy for 12 of 15, rank 0 for 3.
+    assert!((uneven.bubble_wall_share() - 0.2).abs() < 1e-12);
+    assert!((uneven.idle_share_mean() - 0.5).abs() < 1e-12);
+}
+
 /// Two holders of a stage sum its gradients when the later of them is ready.
 #[test]
 fn holders_of_a_stage_wait_for_each_other() {
