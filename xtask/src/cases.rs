@@ -39,6 +39,16 @@ pub fn properties(workspace: &Workspace, cases: u32, only: Option<&str>) -> Resu
     run_modules(run, "property", &chosen, &[])
 }
 
+/// Runs the whole transparency corpus: every model under every schedule and size, against its unsplit run.
+///
+/// # Errors
+/// When no crate has such tests, or Cargo cannot be started.
+pub fn conform(workspace: &Workspace) -> Result<bool> {
+    let run = Run::cargo(["test", "--locked"]).env("BRIGADE_CONFORM", "all");
+    let chosen = modules(workspace, None, &Tree::read(&workspace.root)?, &["conform"])?;
+    run_modules(run, "conform", &chosen, &["--nocapture"])
+}
+
 fn on_data(workspace: &Workspace, kind: &str, variable: &str, dir: Option<PathBuf>) -> Result<bool> {
     let dir = dir.unwrap_or_else(|| Path::new("testdata").join(kind));
     // Cargo runs each test in the folder of its crate, where a relative path would lead elsewhere.

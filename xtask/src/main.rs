@@ -39,6 +39,8 @@ enum Task {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
+    /// Runs the whole transparency corpus, of which CI runs a small part: all models, schedules and sizes
+    Conform,
     /// Fuzzes one target; lists the targets when none is named
     Fuzz {
         /// Name of the target
@@ -93,6 +95,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Tidy => tidy::run(),
         Task::Golden { dir } => cases::golden(&workspace, from_here(dir)),
         Task::Parity { dir } => cases::parity(&workspace, from_here(dir)),
+        Task::Conform => cases::conform(&workspace),
         Task::Fuzz { target, seconds } => fuzz::run(&workspace, target.as_deref(), seconds),
         Task::Bench { only, more } => bench::run(&workspace, only.as_deref(), &more),
         Task::Proptest { cases, only } => cases::properties(&workspace, cases, only.as_deref()),

@@ -3,6 +3,7 @@
 mod boundary;
 mod build;
 mod clipping;
+mod conform;
 mod data;
 mod dropout;
 mod faults;

@@ -167,6 +167,16 @@ pub(crate) fn tokens(serial: usize, batch: usize) -> (Tensor<2, Int>, Tensor<2, 
     (row(0), row(4))
 }
 
+/// Float data of any shape, different for every `serial`.
+pub(crate) fn rows<const D: usize>(shape: [usize; D], serial: usize, device: &Device) -> Tensor<D> {
+    let n: usize = shape.iter().product();
+    let values: Vec<f32> = (0..u16::try_from(n).expect("small"))
+        .map(|i| f32::from(i) * 0.61 + f32::from(u16::try_from(serial).expect("small")) * 1.37)
+        .map(f32::sin)
+        .collect();
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
 /// Float values of every parameter, in the order of visits.
 pub(crate) fn values<M: Module>(module: &M) -> Vec<TensorData> {
     struct Collect(Vec<TensorData>);
