@@ -4,8 +4,8 @@
 ///
 /// Each use keeps a parameter of its own, on whichever stage it lives. All start from the values of the
 /// first use in the order of the layers, which owns them; after each batch the gradients of all uses
-/// are added up in that order, the owner updates, and the others take its new values. A parameter that
-/// is not named stays the layer's own.
+/// are added up in that order, the owner updates, and the others take its new values. A frozen owner
+/// freezes all uses. A parameter that is not named stays the layer's own.
 ///
 /// A path that the owner names too is the owner's parameter of that path; another one is the owner's
 /// at the same place of the list, so that layers of different types can share as well.

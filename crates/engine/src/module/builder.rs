@@ -20,9 +20,10 @@ use super::{LossFn, PipelineModule, ScheduleFn};
 use crate::error::BuildError;
 use crate::gradients::initialize;
 use crate::layers::{LayerSpec, resolve_ties};
-use crate::reduce::{Grid, Groups, ParameterInfo, in_order, layer_parameters, rank_copies, replace_values};
+use crate::reduce::{
+    Grid, Groups, NewValue, ParameterInfo, in_order, layer_parameters, rank_copies, replace_values,
+};
 use crate::stage::{PlacedLayer, RankModule, StageModule};
-use crate::tensor::AnyTensor;
 use crate::tie::Tie;
 use crate::value::Value;
 use crate::world::RankHandle;
@@ -42,6 +43,9 @@ pub struct PipelineModuleBuilder<I, O, T> {
 
 impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
     /// Sets the grid of ranks; one pipeline over the whole world if unset.
+    ///
+    /// Axes of it are `pipe` and `data`, in any order; another one may be there with size 1. Each place
+    /// on `data` is a replica of the pipeline, which takes its own micro-batches.
     #[must_use]
     pub fn topology(mut self, topology: ProcessTopology) -> Self {
         self.topology = Some(topology);
@@ -247,7 +251,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
     }
 
     /// Gives every copy of a shared parameter the values of the layer that owns it, which is built here
-    /// for that from its own seed where another rank has it.
+    /// for that from its own seed where another rank has it. An owner that is frozen freezes its copies.
     fn start_equal(
         &self,
         module: RankModule,
@@ -256,7 +260,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         deadline: Duration,
     ) -> Result<RankModule, BuildError> {
         let copies = rank_copies(&module);
-        let mut owned: BTreeMap<usize, Vec<AnyTensor>> = BTreeMap::new();
+        let mut owned: BTreeMap<usize, Vec<NewValue>> = BTreeMap::new();
         let mut values = BTreeMap::new();
         for group in groups.iter() {
             let owner = group.place();

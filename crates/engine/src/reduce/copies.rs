@@ -100,12 +100,22 @@ pub(crate) fn add(one: AnyTensor, other: AnyTensor) -> Result<AnyTensor, TensorE
     }, else Err(TensorError::Rank { rank }))
 }
 
+/// What a parameter takes over from another copy of it.
+#[derive(Clone, Debug)]
+pub(crate) struct NewValue {
+    pub(crate) value: AnyTensor,
+    /// Whether it is trained, where that is taken over too.
+    pub(crate) is_trained: Option<bool>,
+}
+
 /// The values of all float parameters of a layer, in the order of its fields.
-pub(crate) fn in_order(layer: &AnyLayer) -> Vec<AnyTensor> {
-    struct Collect(Vec<AnyTensor>);
+pub(crate) fn in_order(layer: &AnyLayer) -> Vec<NewValue> {
+    struct Collect(Vec<NewValue>);
     impl ModuleVisitor for Collect {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.extend(AnyTensor::new(param.val().inner()).ok());
+            let is_trained = Some(param.is_require_grad());
+            let value = AnyTensor::new(param.val().inner()).ok();
+            self.0.extend(value.map(|value| NewValue { value, is_trained }));
         }
     }
     let mut collect = Collect(Vec::new());
@@ -130,16 +140,21 @@ pub(crate) fn values<M: Module>(module: &M, wanted: impl Fn(ParamId) -> bool) ->
 }
 
 /// The module with the values of some parameters replaced, each as a new leaf of this thread.
-pub(crate) fn with_values<M: Module>(module: M, values: BTreeMap<u64, AnyTensor>) -> Result<M, TensorError> {
-    struct Replace(BTreeMap<u64, AnyTensor>, Result<(), TensorError>);
+pub(crate) fn with_values<M: Module>(module: M, values: BTreeMap<u64, NewValue>) -> Result<M, TensorError> {
+    struct Replace(BTreeMap<u64, NewValue>, Result<(), TensorError>);
     impl ModuleMapper for Replace {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let Some(value) = self.0.get(&param.id.val()) else { return param };
-            match value.clone().into_tensor::<D, Float>() {
+            let Some(new) = self.0.get(&param.id.val()) else { return param };
+            match new.value.clone().into_tensor::<D, Float>() {
                 Ok(value) => {
+                    let is_trained = new.is_trained;
                     let (id, old, mapper) = param.consume();
                     let value = value.autodiff().set_require_grad(old.is_require_grad());
-                    Param::from_mapped_value(id, value, mapper)
+                    let param = Param::from_mapped_value(id, value, mapper);
+                    match is_trained {
+                        Some(is_trained) => param.set_require_grad(is_trained),
+                        None => param,
+                    }
                 }
                 Err(error) => {
                     self.1 = Err(error);

@@ -28,7 +28,7 @@ use crate::tensor::AnyTensor;
 use crate::world::RankHandle;
 
 pub(crate) use self::copies::{
-    copies as rank_copies, in_order, parameters as layer_parameters, with_values as replace_values,
+    NewValue, copies as rank_copies, in_order, parameters as layer_parameters, with_values as replace_values,
 };
 pub(crate) use self::groups::{Groups, ParameterInfo};
 pub(crate) use self::traffic::Grid;
@@ -158,6 +158,7 @@ impl Reducer {
         let mut taken = BTreeMap::new();
         let mut take = |places: &[Place], value: Option<AnyTensor>| {
             let Some(value) = value else { return };
+            let value = NewValue { value, is_trained: None };
             taken.extend(places.iter().map(|place| (self.copies[place].id.val(), value.clone())));
         };
         for (from, places) in values_here {

@@ -135,6 +135,28 @@ impl Layer for Head {
     }
 }
 
+/// The weight of the embedding, as PyTorch stores it, and a bias of its own.
+#[derive(Module, Debug)]
+struct Shared {
+    weight: Param<Tensor<2>>,
+    bias: Param<Tensor<1>>,
+}
+
+/// An output layer that shares the embedding's weight.
+#[derive(Module, Debug)]
+struct TiedHead {
+    head: Shared,
+}
+
+impl Layer for TiedHead {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let Shared { weight, bias } = &self.head;
+        x.matmul(weight.val().transpose().unsqueeze()) + bias.val().unsqueeze()
+    }
+}
+
 /// The sizes in `parity.json`.
 #[derive(Clone, Copy)]
 struct Sizes {
@@ -165,37 +187,45 @@ impl Sizes {
     }
 }
 
-fn layers(sizes: Sizes, weights: &Arc<Weights>) -> Layers<Tensor<2, Int>, Tensor<3>> {
+fn layers(sizes: Sizes, weights: &Arc<Weights>, tied: bool) -> Layers<Tensor<2, Int>, Tensor<3>> {
     let (w0, w1, w2) = (Arc::clone(weights), Arc::clone(weights), Arc::clone(weights));
-    Layers::new()
-        .layer(move |d| {
-            let mut emb = EmbeddingConfig::new(sizes.vocab, sizes.width).init(d);
-            emb.weight = load(&w0, "emb.weight", d);
-            Emb { emb }
-        })
-        .repeat(sizes.n_blocks, move |i, d| {
-            let name = |rest: &str| format!("blocks.{i}.{rest}");
-            let mut ln = LayerNormConfig::new(sizes.width).init(d);
-            ln.gamma = load(&w1, &name("ln.weight"), d);
-            ln.beta = Some(load(&w1, &name("ln.bias"), d));
-            let linear = |layer: &str, input, output| {
-                let mut linear = LinearConfig::new(input, output).init(d);
-                linear.weight = load(&w1, &name(&format!("{layer}.weight")), d);
-                linear.bias = Some(load(&w1, &name(&format!("{layer}.bias")), d));
-                linear
-            };
-            Block {
-                ln,
-                fc1: linear("fc1", sizes.width, sizes.hidden),
-                fc2: linear("fc2", sizes.hidden, sizes.width),
-            }
-        })
-        .layer(move |d| {
-            let mut head = LinearConfig::new(sizes.width, sizes.vocab).init(d);
-            head.weight = load(&w2, "head.weight", d);
-            head.bias = Some(load(&w2, "head.bias", d));
-            Head { head }
-        })
+    let embedding = move |d: &Device| {
+        let mut emb = EmbeddingConfig::new(sizes.vocab, sizes.width).init(d);
+        emb.weight = load(&w0, "emb.weight", d);
+        Emb { emb }
+    };
+    let layers = Layers::new();
+    let layers = if tied { layers.tied("emb", ["emb.weight"], embedding) } else { layers.layer(embedding) };
+    let layers = layers.repeat(sizes.n_blocks, move |i, d| {
+        let name = |rest: &str| format!("blocks.{i}.{rest}");
+        let mut ln = LayerNormConfig::new(sizes.width).init(d);
+        ln.gamma = load(&w1, &name("ln.weight"), d);
+        ln.beta = Some(load(&w1, &name("ln.bias"), d));
+        let linear = |layer: &str, input, output| {
+            let mut linear = LinearConfig::new(input, output).init(d);
+            linear.weight = load(&w1, &name(&format!("{layer}.weight")), d);
+            linear.bias = Some(load(&w1, &name(&format!("{layer}.bias")), d));
+            linear
+        };
+        Block {
+            ln,
+            fc1: linear("fc1", sizes.width, sizes.hidden),
+            fc2: linear("fc2", sizes.hidden, sizes.width),
+        }
+    });
+    if tied {
+        return layers.tied("emb", ["head.weight"], move |d| {
+            // The owner's values are taken, whatever these are.
+            let weight = Param::from_tensor(Tensor::zeros([sizes.vocab, sizes.width], d));
+            TiedHead { head: Shared { weight, bias: load(&w2, "head.bias", d) } }
+        });
+    }
+    layers.layer(move |d| {
+        let mut head = LinearConfig::new(sizes.width, sizes.vocab).init(d);
+        head.weight = load(&w2, "head.weight", d);
+        head.bias = Some(load(&w2, "head.bias", d));
+        Head { head }
+    })
 }
 
 fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
@@ -255,11 +285,11 @@ struct Run {
 }
 
 fn run(n_stages: usize, schedule: ScheduleFn, setting: &Setting) -> Run {
-    let Setting { sizes, weights, optimizer, learning_rate, clip, inputs, targets } = setting.clone();
+    let Setting { sizes, weights, tied, optimizer, learning_rate, clip, inputs, targets } = setting.clone();
     let parts = World::local(n_stages)
         .expect("a few ranks")
         .run(move |rank| {
-            let module = PipelineModule::builder(&layers(sizes, &weights), cross_entropy)
+            let module = PipelineModule::builder(&layers(sizes, &weights, tied), cross_entropy)
                 .schedule(schedule)
                 .partition("uniform".parse().expect("a method"))
                 .micro_batches(u32::try_from(sizes.n_micro_batches).expect("small"))
@@ -275,6 +305,7 @@ fn run(n_stages: usize, schedule: ScheduleFn, setting: &Setting) -> Run {
             let mut data = inputs.iter().cloned().zip(targets.iter().cloned());
             let mut run = Run { losses: vec![], norms: vec![], gradients: vec![], weights: vec![] };
             while let Some(report) = engine.train_batch(&mut data)? {
+                engine.check_copies()?;
                 run.norms.push(report.gradient_norm.expect("clipping reports it"));
                 run.losses.push(report.micro_batch_losses);
                 run.weights.push(engine.module().parameters());
@@ -302,6 +333,7 @@ fn run(n_stages: usize, schedule: ScheduleFn, setting: &Setting) -> Run {
 struct Setting {
     sizes: Sizes,
     weights: Arc<Weights>,
+    tied: bool,
     optimizer: ModuleOptimizer,
     learning_rate: f64,
     clip: Option<f64>,
@@ -355,10 +387,6 @@ fn losses_gradients_and_weights_equal_pytorch() {
     for (name, steps) in runs {
         let (tie, rest) = name.split_once('_').expect("tie_optimizer_dtype");
         let (optimizer_name, dtype) = rest.rsplit_once('_').expect("tie_optimizer_dtype");
-        if tie == "tied" {
-            skipped.push(format!("{name}: tied weights are not part of the engine yet"));
-            continue;
-        }
         let (optimizer, learning_rate, clip) = match optimizer(&json["optimizers"][optimizer_name]) {
             Ok(found) => found,
             Err(reason) => {
@@ -369,6 +397,7 @@ fn losses_gradients_and_weights_equal_pytorch() {
         let setting = Setting {
             sizes,
             weights: Arc::new(read_tensors(&folder.join(format!("init_{tie}.safetensors")))),
+            tied: tie == "tied",
             optimizer,
             learning_rate,
             clip,

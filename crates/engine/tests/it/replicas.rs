@@ -14,7 +14,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::support::{cross_entropy, gpt, tokens};
+use crate::support::{cross_entropy, gpt, quiet_ranks, tokens};
 
 const BATCH: usize = 2;
 
@@ -413,6 +413,30 @@ fn data_that_ends_on_one_replica_is_one_error_on_all_ranks() {
     let told = result.expect("every rank is told");
     let text = "rank 2 has 2 micro-batches for this batch, this rank 1: give every rank as many";
     assert!(told.iter().all(|other| *other == (1, text.to_owned())), "{told:?}");
+}
+
+/// The others wait at the end of the batch for the rank that fails there.
+#[test]
+fn a_failure_at_the_end_of_a_batch_reaches_every_replica() {
+    quiet_ranks();
+    for sharding in [OptimizerSharding::Replicated, OptimizerSharding::Sharded] {
+        let result = World::local(4).expect("four ranks").run(move |rank| {
+            let module = PipelineModule::builder(&gpt(1), cross_entropy)
+                .topology(ProcessTopology::pipe_data(2, 2).expect("a grid"))
+                .build(&rank)?;
+            let mut engine = PipelineEngine::new(module, AdamWConfig::new().init(), TrainConfig::new(0.1))?;
+            engine.set_optimizer_sharding(sharding)?;
+            if rank.rank().index() == 3 {
+                engine.observe_gradients(|_| panic!("no more paper"));
+            }
+            let mut data = (0..).map(|i| tokens(i, BATCH));
+            let error = engine.train_batch(&mut data).expect_err("one rank fails");
+            Ok::<_, EngineError>((error.site().rank.index(), error.cause().to_string()))
+        });
+        let told = result.expect("every rank is told");
+        let text = "the gradient observer panicked: no more paper";
+        assert!(told.iter().all(|other| *other == (3, text.to_owned())), "{told:?}");
+    }
 }
 
 /// Runs alone in a process of its own: other tests of this one would be measured too.

@@ -11,6 +11,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Tensor, TensorData};
+use proptest::prelude::*;
 
 use crate::support::{formula, gradient_values};
 
@@ -394,6 +395,83 @@ fn a_shared_parameter_counts_once_and_has_one_state() {
     assert_eq!(parts[1].0, 2 * own);
     assert!(parts[0].2 > parts[0].1, "the owner has states: {parts:?}");
     assert_eq!(parts[1].2, parts[1].1, "the copies have none");
+}
+
+/// The owner says whether the weight is trained, as it would for one shared leaf.
+#[test]
+fn a_frozen_owner_freezes_its_copies_and_a_frozen_copy_is_trained() {
+    for (frozen, expected) in [(0, false), (2, true)] {
+        for p in 1..=3 {
+            let parts = World::local(p).expect("a few ranks").run(move |rank| {
+                let build = move |i: usize| {
+                    move |d: &Device| if i == frozen { Mix::new(i, d).no_grad() } else { Mix::new(i, d) }
+                };
+                let layers = Layers::new().tied("k", WEIGHT.iter().copied(), build(0)).layer(build(1)).tied(
+                    "k",
+                    WEIGHT.iter().copied(),
+                    build(2),
+                );
+                let module = PipelineModule::builder(&layers, mean_square).build(&rank)?;
+                let before = module.parameters();
+                let mut engine =
+                    PipelineEngine::new(module, AdamWConfig::new().init(), TrainConfig::new(LEARNING_RATE))?;
+                engine.train_batch(&mut (0..1).map(micro_batch))?;
+                engine.check_copies()?;
+                let after = engine.module().parameters();
+                let moved = before.iter().zip(&after).filter(|(before, after)| before.data != after.data);
+                Ok::<_, EngineError>(moved.map(|(before, _)| before.name.clone()).collect::<Vec<_>>())
+            });
+            let moved = parts.expect("the run ends well").concat();
+            for name in ["layer_000.weight", "layer_002.weight"] {
+                assert_eq!(moved.iter().any(|other| other == name), expected, "{name}, p={p}: {moved:?}");
+            }
+            assert!(moved.iter().any(|name| name == "layer_001.weight"), "{moved:?}");
+            let own = format!("layer_{frozen:03}.bias");
+            assert!(moved.iter().all(|name| *name != own), "{own} is frozen: {moved:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Any ties of any layers: the same bits at any number of stages, close to one shared leaf.
+    #[test]
+    fn any_ties_give_the_same_numbers_at_every_split(
+        layers in proptest::collection::vec((0..2_usize, 0..4_usize, 0..3_usize), 4..8),
+        p in 2..=4_usize,
+        n_data in 1..=2_usize,
+        schedule in prop_oneof![Just(Schedule::GPipe), Just(Schedule::ZbH1), Just(Schedule::OneFOneB)],
+    ) {
+        let spec = |(kind, key, paths): (usize, usize, usize)| -> Spec {
+            let turned = kind == 1;
+            let paths: &[&str] = match (paths, turned) {
+                (0, false) => &["weight"],
+                (0, true) => &["inner.weight"],
+                (1, false) => &["weight", "bias"],
+                (1, true) => &["inner.weight", "inner.bias"],
+                (_, _) => &[],
+            };
+            let key = ["z", "m", "a"].get(key);
+            (if turned { Kind::Turned } else { Kind::Mix }, key.map(|&key| (key, paths)))
+        };
+        // The owner has to name what the others name.
+        let specs: Vec<Spec> = layers.into_iter().map(spec).collect();
+        let specs: Vec<Spec> = specs
+            .iter()
+            .map(|&(kind, tie)| {
+                let first = specs.iter().find(|(_, other)| other.map(|o| o.0) == tie.map(|t| t.0));
+                let one_path = first.and_then(|(_, tie)| *tie).is_some_and(|(_, paths)| paths.len() == 1);
+                let weight: &[&str] = if kind == Kind::Turned { NESTED } else { WEIGHT };
+                (kind, tie.map(|(key, paths)| (key, if one_path { weight } else { paths })))
+            })
+            .collect();
+        let case = Case { specs: specs.leak(), m: 2, n_steps: 2, optimizer: "momentum" };
+        let whole = train(case, Schedule::GPipe, 1, n_data);
+        let all = Case { m: case.m * u32::try_from(n_data).expect("small"), ..case };
+        assert_close(&whole, &shared_leaf(all), &format!("{case:?}"));
+        prop_assert_eq!(train(case, schedule, p, n_data), whole);
+    }
 }
 
 #[test]
