@@ -8,6 +8,7 @@ use std::time::Instant;
 use brigade_schedule::{BufferId, CheckedPlan, Instruction, LoadPart, MicroBatch};
 use brigade_topology::{PipeRank, Rank, Stage};
 use brigade_wire::Tree;
+use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use crossbeam::channel::{Receiver, Sender};
@@ -15,12 +16,12 @@ use crossbeam::channel::{Receiver, Sender};
 use crate::error::{Cause, Site, StepError, guard};
 use crate::gradients::OrderedSum;
 use crate::hub::LinkKey;
-use crate::inject::backward_with;
 use crate::message::{BoundaryTensor, Direction, Message, Tag};
 use crate::module::LossFn;
 use crate::random::Numbering;
+use crate::recompute::{LossAgain, Recompute, StageLayers, Tape, loss_pair};
 use crate::split::Deferred;
-use crate::stage::RankModule;
+use crate::stage::{RankModule, StageModule};
 use crate::tensor::{AnyTensor, LeafRole};
 use crate::timing::Timing;
 use crate::world::RankHandle;
@@ -103,6 +104,8 @@ struct Slot {
     /// Outputs that a gradient will come back for, in message order.
     outputs: Vec<AnyTensor>,
     loss: Option<Tensor<1>>,
+    /// The segments that run again in the backward pass.
+    tape: Tape,
     outgoing: Option<Message>,
     output_gradients: Option<Vec<Option<AnyTensor>>>,
     input_gradients: Option<Vec<Option<AnyTensor>>>,
@@ -131,6 +134,10 @@ pub(crate) struct Interpreter<'a> {
     loss: &'a LossFn,
     mode: Mode,
     numbering: Numbering,
+    /// What runs again in the backward pass, if anything does.
+    recompute: Option<&'a Recompute>,
+    /// The layers of each stage without tracked parameters, where some run again.
+    untracked: BTreeMap<Stage, StageModule>,
     batch: Batch,
     slots: Vec<Slot>,
     sums: BTreeMap<Stage, OrderedSum<'a>>,
@@ -165,11 +172,24 @@ impl<'a> Interpreter<'a> {
             loss,
             mode,
             numbering,
+            recompute: None,
+            untracked: BTreeMap::new(),
             batch,
             slots,
             sums: route.summed.iter().map(|(&stage, order)| (stage, OrderedSum::over(order))).collect(),
             result: RunResult { losses, outputs, gradients: GradientsParams::new(), timing: Timing::start() },
         }
+    }
+
+    /// Lets layers run again in the backward passes of this run.
+    pub(crate) fn recomputing(mut self, recompute: &'a Recompute) -> Result<Self, Cause> {
+        if recompute.is_on() {
+            self.recompute = Some(recompute);
+            let untracked = |stage: &StageModule| (stage.stage, stage.clone().no_grad());
+            let all = || self.module.stages.iter().map(untracked).collect();
+            self.untracked = guard("a layer's copy without gradients", all)?;
+        }
+        Ok(self)
     }
 
     /// Runs every instruction up to the end of the batch, whose collectives are left to the engine.
@@ -221,10 +241,12 @@ impl<'a> Interpreter<'a> {
                 self.forward(stage, micro_batch, buffer)
             }
             Instruction::BackwardPass { stage, micro_batch, buffer } => {
-                self.backward(stage, buffer)?;
+                self.backward(stage, micro_batch, buffer)?;
                 self.weight_grad(stage, micro_batch, buffer)
             }
-            Instruction::InputGrad { stage, buffer, .. } => self.backward(stage, buffer),
+            Instruction::InputGrad { stage, micro_batch, buffer } => {
+                self.backward(stage, micro_batch, buffer)
+            }
             Instruction::WeightGrad { stage, micro_batch, buffer } => {
                 self.weight_grad(stage, micro_batch, buffer)
             }
@@ -245,6 +267,10 @@ impl<'a> Interpreter<'a> {
 
     fn slot(&mut self, buffer: BufferId) -> &mut Slot {
         &mut self.slots[buffer.index()]
+    }
+
+    fn is_last(&self, stage: Stage) -> bool {
+        stage.0.saturating_add(1) == self.route.plan.placement().n_stages()
     }
 
     fn is_training(&self) -> bool {
@@ -341,15 +367,24 @@ impl<'a> Interpreter<'a> {
         let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
         let input = self.slot(buffer).input.take().expect(PROVED);
         let pass = self.numbering.pass(stage, micro_batch);
-        let output = if self.route.splits && self.is_training() {
-            let deferred = Deferred::default();
-            self.slot(buffer).deferred = Some(deferred.clone());
-            deferred.during(|| module.forward(input, pass))?
-        } else {
-            module.forward(input, pass)?
+        let segments = match self.recompute {
+            Some(recompute) => recompute.segments(stage, micro_batch, &module.layers)?,
+            None => Vec::new(),
         };
+        let untracked = self.untracked.get(&stage).map_or(&[][..], |stage| &stage.layers);
+        let layers = StageLayers { layers: &module.layers, untracked, loss_follows: self.is_last(stage) };
+        let mut tape = Tape::default();
+        let deferred = (self.route.splits && self.is_training()).then(Deferred::default);
+        let run = || tape.forward(&layers, segments, input, pass);
+        let output = match &deferred {
+            Some(deferred) => deferred.during(run),
+            None => run(),
+        }?;
+        let slot = self.slot(buffer);
+        slot.deferred = deferred;
+        slot.tape = tape;
         let tag = Tag { stage, micro_batch, direction: Direction::Forward };
-        if stage.0.saturating_add(1) < self.route.plan.placement().n_stages() {
+        if !self.is_last(stage) {
             let (message, outputs) = Message::activations(tag, output);
             let slot = self.slot(buffer);
             slot.outgoing = Some(message);
@@ -362,6 +397,9 @@ impl<'a> Interpreter<'a> {
             return Ok(());
         }
         let target = self.slot(buffer).target.take().expect(PROVED);
+        if self.slot(buffer).tape.reaches(module.layers.len()) {
+            self.slot(buffer).target = Some(target.clone());
+        }
         let pass = self.numbering.loss(pass);
         let loss = guard("the loss function", || pass.during(|| (self.loss)(output, target)))??;
         let elements = loss.shape().num_elements();
@@ -375,31 +413,35 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    fn backward(&mut self, stage: Stage, buffer: BufferId) -> Result<(), Cause> {
+    fn backward(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
         let Mode::Train { loss_weight } = self.mode else {
             unreachable!("a plan with backward passes is only run for training")
         };
+        let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
+        let pass = self.numbering.pass(stage, micro_batch);
+        let (function, loss_pass) = (self.loss, self.numbering.loss(pass));
         let slot = self.slot(buffer);
         let leaves = mem::take(&mut slot.leaves);
         let outputs = mem::take(&mut slot.outputs);
-        let pairs: Vec<(AnyTensor, AnyTensor)> = if let Some(loss) = slot.loss.take() {
-            let gradient = Tensor::<1>::full([1], loss_weight, (&loss.device().inner(), loss.dtype()));
-            let loss = AnyTensor::new(loss).map_err(Cause::Gradient)?;
-            vec![(loss, AnyTensor::new(gradient).map_err(Cause::Gradient)?)]
-        } else {
-            let gradients = slot.output_gradients.take().expect(PROVED);
-            outputs.into_iter().zip(gradients).filter_map(|(output, g)| Some((output, g?))).collect()
+        let tape = mem::take(&mut slot.tape);
+        let deferred = slot.deferred.clone();
+        let again = slot.target.take();
+        let pairs = match (slot.loss.take(), &again) {
+            (_, Some(_)) => Vec::new(),
+            (Some(loss), None) => vec![loss_pair(loss, loss_weight)?],
+            (None, None) => {
+                let gradients = slot.output_gradients.take().expect(PROVED);
+                outputs.into_iter().zip(gradients).filter_map(|(output, g)| Some((output, g?))).collect()
+            }
         };
-        let gradients = guard("the backward pass", || backward_with(pairs))?;
-        let mut gradients = gradients.map_err(Cause::Gradient)?;
-        let input_gradients = leaves
-            .iter()
-            .map(|leaf| gradients.as_mut().and_then(|gradients| leaf.take_gradient(gradients)))
-            .collect();
-        self.slot(buffer).input_gradients = Some(input_gradients);
-        let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
-        let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module));
-        self.slot(buffer).first_half = gradients;
+        let again = again.map(|target| LossAgain { function, target, pass: loss_pass, weight: loss_weight });
+        let way = tape.backward(&module.layers, pairs, &leaves, (pass, deferred.as_ref()), again)?;
+        if let Some(spent) = way.recompute {
+            self.result.timing.record_recompute(stage, spent);
+        }
+        let slot = self.slot(buffer);
+        slot.input_gradients = Some(way.leaves);
+        slot.first_half = way.parameters;
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 
+use crate::error::BuildError;
 use crate::value::Value;
 
 /// What a layer reports when it cannot compute its output.
@@ -86,6 +87,42 @@ impl fmt::Display for LayerLabel {
         }
         write!(f, " ({})", self.type_name)
     }
+}
+
+impl LayerLabel {
+    /// Tells whether `name` is the layer's name, its type or its number as in parameter paths
+    /// (`layer_007`).
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        self.type_name == name || self.name.as_deref() == Some(name) || layer_name(self.index) == name
+    }
+}
+
+/// Layers chosen by type, name or number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LayerNames(Vec<String>);
+
+impl LayerNames {
+    pub(crate) fn new(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self(names.into_iter().map(Into::into).collect())
+    }
+
+    pub(crate) fn has(&self, label: &LayerLabel) -> bool {
+        self.0.iter().any(|name| label.is_called(name))
+    }
+
+    /// Refuses a name that no layer has.
+    pub(crate) fn check(&self, labels: &[LayerLabel], wanted: &'static str) -> Result<(), BuildError> {
+        match self.0.iter().find(|name| !labels.iter().any(|label| label.is_called(name))) {
+            Some(name) => Err(BuildError::UnknownLayer { name: name.clone(), wanted }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The name of a layer in parameter paths: its global index, three digits or more.
+pub(crate) fn layer_name(index: usize) -> String {
+    format!("layer_{index:03}")
 }
 
 /// The name of a type without its path and parameters: `Block` for `gpt::Block<f32>`, the function's

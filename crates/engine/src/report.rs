@@ -99,12 +99,14 @@ impl StepTimes {
                     total: Duration::from_nanos(next()),
                     count: u32::try_from(next()).unwrap_or(u32::MAX),
                 };
-                let entry = StageTimes { forward: spent(), backward: spent(), weight_grad: spent() };
+                let [forward, backward] = [spent(), spent()];
+                let entry = StageTimes { forward, backward, weight_grad: spent(), recompute: spent() };
                 let slot = usize::try_from(stage).ok().and_then(|stage| times.stages.get_mut(stage));
                 if let Some(slot) = slot {
                     slot.forward.merge(entry.forward);
                     slot.backward.merge(entry.backward);
                     slot.weight_grad.merge(entry.weight_grad);
+                    slot.recompute.merge(entry.recompute);
                 }
             }
         }
@@ -119,7 +121,7 @@ pub(crate) fn encode(timing: &Timing) -> Vec<u64> {
         [timing.busy, timing.waiting, timing.optimizer, timing.reduction, timing.wall].map(ns).to_vec();
     for (&Stage(stage), times) in &timing.stages {
         words.push(stage.into());
-        for spent in [times.forward, times.backward, times.weight_grad] {
+        for spent in [times.forward, times.backward, times.weight_grad, times.recompute] {
             words.extend([ns(spent.total), spent.count.into()]);
         }
     }

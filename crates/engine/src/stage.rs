@@ -4,13 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use brigade_topology::Stage;
 use brigade_wire::Tree;
-use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
-use burn::tensor::Device;
+use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
 
 use crate::any_layer::{AnyLayer, ForwardError};
 use crate::error::{Cause, panic_message};
-use crate::layer::LayerLabel;
-use crate::random::PassContext;
+use crate::layer::{LayerLabel, layer_name};
+use crate::random::{Exclusive, PassContext};
 use crate::tensor::AnyTensor;
 
 /// A built layer with its place in the whole model.
@@ -18,6 +18,8 @@ use crate::tensor::AnyTensor;
 pub(crate) struct PlacedLayer {
     pub(crate) label: LayerLabel,
     pub(crate) layer: AnyLayer,
+    /// How it runs alone in the process, if it must.
+    pub(crate) exclusive: Option<Exclusive>,
 }
 
 impl PlacedLayer {
@@ -30,11 +32,39 @@ impl PlacedLayer {
         format!("Struct:{}", self.label.type_name)
     }
 
+    /// The same place with another form of the layer.
+    pub(crate) fn with_layer(&self, layer: AnyLayer) -> Self {
+        Self { label: self.label.clone(), layer, exclusive: self.exclusive.clone() }
+    }
+
+    /// Tells whether a parameter of the layer wants a gradient.
+    pub(crate) fn is_trainable(&self) -> bool {
+        struct Trainable(bool);
+        impl ModuleVisitor for Trainable {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0 |= param.is_require_grad();
+            }
+        }
+        let mut trainable = Trainable(false);
+        self.layer.visit(&mut trainable);
+        trainable.0
+    }
+
     fn forward(&self, input: Tree<AnyTensor>, pass: PassContext) -> Result<Tree<AnyTensor>, Cause> {
         let layer = self.label.clone();
         let pass = pass.layer(u64::try_from(layer.index).unwrap_or(u64::MAX));
         // A panic ends the training on every rank; what it left half done is not used again.
-        match catch_unwind(AssertUnwindSafe(|| pass.during(|| self.layer.forward(input)))) {
+        let run = || pass.during(|| self.layer.forward(input));
+        let run = || match &self.exclusive {
+            Some(exclusive) => exclusive.during(pass, run).ok_or(exclusive.deadline),
+            None => Ok(run()),
+        };
+        let result = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(waited)) => return Err(Cause::Busy { layer, waited }),
+            Err(payload) => Err(payload),
+        };
+        match result {
             Ok(Ok(output)) => Ok(output),
             Ok(Err(ForwardError::Input(source))) => Err(Cause::LayerValue { layer, end: "input", source }),
             Ok(Err(ForwardError::Output(source))) => Err(Cause::LayerValue { layer, end: "output", source }),
@@ -50,9 +80,13 @@ impl PlacedLayer {
     }
 }
 
-/// The name of a layer in parameter paths: its global index, three digits or more.
-pub(crate) fn layer_name(index: usize) -> String {
-    format!("layer_{index:03}")
+/// Runs layers one after the other as parts of `pass`.
+pub(crate) fn forward_layers(
+    layers: &[PlacedLayer],
+    input: Tree<AnyTensor>,
+    pass: PassContext,
+) -> Result<Tree<AnyTensor>, Cause> {
+    layers.iter().try_fold(input, |value, layer| layer.forward(value, pass))
 }
 
 /// A contiguous slice of the model's layers.
@@ -63,21 +97,9 @@ pub(crate) struct StageModule {
 }
 
 impl StageModule {
-    /// Runs the layers one after the other as parts of `pass`.
-    pub(crate) fn forward(
-        &self,
-        input: Tree<AnyTensor>,
-        pass: PassContext,
-    ) -> Result<Tree<AnyTensor>, Cause> {
-        self.layers.iter().try_fold(input, |value, layer| layer.forward(value, pass))
-    }
-
     fn map_layers(self, mut f: impl FnMut(AnyLayer) -> AnyLayer) -> Self {
-        let layers = self
-            .layers
-            .into_iter()
-            .map(|PlacedLayer { label, layer }| PlacedLayer { label, layer: f(layer) })
-            .collect();
+        let layers =
+            self.layers.into_iter().map(|placed| PlacedLayer { layer: f(placed.layer), ..placed }).collect();
         Self { stage: self.stage, layers }
     }
 }
@@ -95,10 +117,9 @@ impl Module for StageModule {
         let layers = self.layers.into_iter().map(|placed| {
             let (name, container) = (placed.name(), placed.container());
             mapper.enter_module(&name, &container);
-            let PlacedLayer { label, layer } = placed;
-            let layer = layer.map(mapper);
+            let layer = placed.layer.map(mapper);
             mapper.exit_module(&name, &container);
-            PlacedLayer { label, layer }
+            PlacedLayer { layer, ..placed }
         });
         Self { stage: self.stage, layers: layers.collect() }
     }

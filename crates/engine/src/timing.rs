@@ -46,6 +46,8 @@ pub struct StageTimes {
     pub backward: Spent,
     /// Weight gradients where the plan splits them.
     pub weight_grad: Spent,
+    /// Forward passes that ran again for a backward pass, whose time does not count them.
+    pub recompute: Spent,
 }
 
 /// What one rank did in one step.
@@ -61,6 +63,8 @@ pub(crate) struct Timing {
     /// Making one gradient and one value of all copies, waiting included.
     pub(crate) reduction: Duration,
     pub(crate) wall: Duration,
+    /// Part of the running instruction that is already counted, as recompute.
+    counted: Duration,
 }
 
 impl Timing {
@@ -73,13 +77,15 @@ impl Timing {
             optimizer: Duration::ZERO,
             reduction: Duration::ZERO,
             wall: Duration::ZERO,
+            counted: Duration::ZERO,
         }
     }
 
     pub(crate) fn record(&mut self, instruction: &Instruction, elapsed: Duration) {
+        let counted = std::mem::take(&mut self.counted);
         let spent = |times: &mut Self, stage: &Stage, pick: fn(&mut StageTimes) -> &mut Spent| {
             times.busy += elapsed;
-            pick(times.stages.entry(*stage).or_default()).add(elapsed);
+            pick(times.stages.entry(*stage).or_default()).add(elapsed.saturating_sub(counted));
         };
         match instruction {
             Instruction::ForwardPass { stage, .. } => spent(self, stage, |t| &mut t.forward),
@@ -93,6 +99,12 @@ impl Timing {
             | Instruction::RecvGrad { .. } => self.waiting += elapsed,
             _ => {}
         }
+    }
+
+    /// Counts forward passes that ran again within the instruction that runs.
+    pub(crate) fn record_recompute(&mut self, stage: Stage, elapsed: Duration) {
+        self.counted += elapsed;
+        self.stages.entry(stage).or_default().recompute.add(elapsed);
     }
 
     pub(crate) fn record_optimizer(&mut self, elapsed: Duration) {

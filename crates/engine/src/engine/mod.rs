@@ -20,6 +20,7 @@ use crate::interpreter::Route;
 use crate::module::PipelineModule;
 use crate::reduce::{OptimizerSharding, Reducer};
 use crate::report::StepTimes;
+use crate::timing::Spent;
 use crate::value::Value;
 
 type GradientObserver = Box<dyn FnMut(&[NamedTensor]) + Send>;
@@ -237,6 +238,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             forward_s: stage.forward.mean_s(),
             input_grad_s: stage.backward.mean_s(),
             weight_grad_s: stage.weight_grad.mean_s(),
+            // Not every backward pass has one: their mean over all backward passes.
+            recompute_s: Spent { count: stage.backward.count, ..stage.recompute }.mean_s(),
             ..StageCosts::default()
         });
         let costs = Costs {

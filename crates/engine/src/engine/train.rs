@@ -43,6 +43,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let module = &self.module;
         let kind = (mode, module.numbering(self.n_steps, n_micro_batches, true));
         let run = Interpreter::new(&module.rank, &self.training, &module.stages, &module.loss, kind, batch);
+        let run = run.recomputing(&module.recompute);
+        let run = run.map_err(|cause| module.rank.fail(module.rank.site("preparing the layers"), cause))?;
         let RunResult { losses, gradients, mut timing, .. } = run.run()?;
         let gradient_norm = self.step(gradients, &mut timing)?;
         timing.stop();

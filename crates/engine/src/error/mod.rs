@@ -195,6 +195,14 @@ pub enum BuildError {
     /// A layer's builder makes parameters of other shapes each time.
     #[error("a copy of a shared parameter does not fit: build a layer the same way each time ({0})")]
     Copy(TensorError),
+    /// A setting names a layer that is not there.
+    #[error("no layer has the type or name {name:?}, which is to {wanted}: look at the layer list")]
+    UnknownLayer {
+        /// The name.
+        name: String,
+        /// What should happen to the layer.
+        wanted: &'static str,
+    },
     /// A learning rate that is not a number or is negative.
     #[error("learning rate {value}: it must be a finite number of at least 0")]
     LearningRate {

@@ -187,6 +187,24 @@ pub enum Cause {
     /// A gradient does not fit its tensor.
     #[error("gradients do not fit the outputs of this stage: {0}")]
     Gradient(TensorError),
+    /// An exclusive layer did not get its turn.
+    #[error(
+        "{layer} waited {waited:?} for the exclusive layers of other ranks: name fewer, or set a longer deadline"
+    )]
+    Busy {
+        /// Which layer.
+        layer: LayerLabel,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// Layers that ran again for the backward pass gave something else than the first time.
+    #[error(
+        "{layers} gave other outputs when they ran again: let them depend on their input only, or keep them out of recomputation"
+    )]
+    RecomputeDiffers {
+        /// The layers that ran again together, from first to last.
+        layers: String,
+    },
     /// A stage gave back another number of gradients than it was asked for.
     #[error("rank {peer} sent {found} gradients for {expected} tensors")]
     GradientCount {

@@ -15,11 +15,14 @@ use brigade_topology::{PipeRank, Placement, ProcessTopology, Rank, Stage};
 use burn::module::Module;
 use burn::tensor::Device;
 
-use super::init::{Turn, build_layer, check_names, claim, on_autodiff, panicked};
+use super::init::{build_layer, check_names, claim, on_autodiff, panicked, take_turn};
 use super::{LossFn, PipelineModule, ScheduleFn};
 use crate::error::BuildError;
 use crate::gradients::initialize;
+use crate::layer::{LayerLabel, LayerNames};
 use crate::layers::{LayerSpec, resolve_ties};
+use crate::random::Exclusive;
+use crate::recompute::Recompute;
 use crate::reduce::{
     Grid, Groups, NewValue, ParameterInfo, in_order, layer_parameters, rank_copies, replace_values,
 };
@@ -37,6 +40,8 @@ pub struct PipelineModuleBuilder<I, O, T> {
     pub(super) schedule: ScheduleFn,
     pub(super) n_micro_batches: u32,
     pub(super) base_seed: u64,
+    pub(super) recompute: Recompute,
+    pub(super) exclusive: LayerNames,
     pub(super) device: Device,
     pub(super) types: PhantomData<fn(I, T) -> O>,
 }
@@ -88,6 +93,37 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         self
     }
 
+    /// Keeps only the input of every `n_layers` layers in a forward pass and runs them again in the
+    /// backward pass; 0, as if unset, keeps everything. See [`Recompute`] for a choice of layers.
+    #[must_use]
+    #[doc(alias = "activation_checkpoint_interval")]
+    pub fn recompute_every(self, n_layers: usize) -> Self {
+        self.recompute(Recompute::every(n_layers))
+    }
+
+    /// Sets which layers run again in the backward pass; none if unset. Ranks may differ in it.
+    #[must_use]
+    pub fn recompute(mut self, recompute: Recompute) -> Self {
+        self.recompute = recompute;
+        self
+    }
+
+    /// Names layers, by type, name or number, that draw from Burn's own random state when they run, such
+    /// as those with a `burn::nn::Dropout` or `Tensor::random` inside; none if unset.
+    ///
+    /// That state is one for the process, and ranks would come to it in any order. An exclusive layer runs
+    /// while no other exclusive layer of the process does, from a seed that depends on the step, the
+    /// micro-batch and the layer: equal numbers at every split and when it runs again. The cost is that
+    /// these layers' forward passes come one after the other on all ranks, so they should be few and
+    /// small; [`nn::Dropout`](crate::nn::Dropout) costs nothing of the kind. It helps only if every layer
+    /// that draws is named, and nothing else draws at the same time, such as a data source that makes
+    /// random tensors. Burn's state is left at an arbitrary place.
+    #[must_use]
+    pub fn exclusive(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.exclusive = LayerNames::new(names);
+        self
+    }
+
     /// Sets this rank's device; the embedded CPU backend if unset.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
@@ -107,6 +143,9 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         self.specs = resolve_ties(&self.specs)?;
         let Located { replica, pipe_rank, grid } = self.locate(rank)?;
         let ranks = grid[replica].clone();
+        let labels = self.labels();
+        self.recompute.check(&labels)?;
+        self.exclusive.check(&labels, "run exclusively")?;
         let n_ranks = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
         let plan = (self.schedule)(Shape { n_ranks, n_micro_batches: self.n_micro_batches })?;
         let placement = plan.placement();
@@ -144,6 +183,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             grid,
             groups,
             training: Arc::new(checked),
+            recompute: self.recompute,
             cuts,
             infos,
             base_seed: self.base_seed,
@@ -207,7 +247,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         let mut owners = BTreeMap::new();
         let device = self.device.clone().autodiff();
         let count = |(index, spec): (usize, &LayerSpec)| {
-            let _turn = Turn::take(deadline, index)?;
+            let _turn = take_turn(deadline, index)?;
             device.seed(self.seed(index));
             let built = build_layer(spec, index, &device)?;
             claim(&mut owners, &built, index)?;
@@ -215,6 +255,10 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             Ok((LayerInfo::new(spec.type_name(), n_parameters), layer_parameters(&built)))
         };
         self.specs.iter().enumerate().map(count).collect()
+    }
+
+    fn labels(&self) -> Vec<LayerLabel> {
+        self.specs.iter().enumerate().map(|(index, spec)| spec.label(index)).collect()
     }
 
     fn seed(&self, layer: usize) -> u64 {
@@ -238,7 +282,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         deadline: Duration,
     ) -> Result<PlacedLayer, BuildError> {
         let spec = &self.specs[index];
-        let turn = Turn::take(deadline, index)?;
+        let turn = take_turn(deadline, index)?;
         device.seed(self.seed(index));
         let layer = build_layer(spec, index, device)?;
         let layer = catch_unwind(AssertUnwindSafe(|| {
@@ -247,7 +291,9 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         }))
         .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
         drop(turn);
-        Ok(PlacedLayer { label: spec.label(index), layer })
+        let label = spec.label(index);
+        let exclusive = self.exclusive.has(&label).then(|| Exclusive { device: device.clone(), deadline });
+        Ok(PlacedLayer { label, layer, exclusive })
     }
 
     /// Gives every copy of a shared parameter the values of the layer that owns it, which is built here

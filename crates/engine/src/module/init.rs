@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use burn::module::{Module, ModuleVisitor, Param};
@@ -11,33 +10,11 @@ use burn::tensor::{Device, Tensor};
 use crate::any_layer::AnyLayer;
 use crate::error::{BuildError, panic_message};
 use crate::layers::LayerSpec;
+use crate::random::Turn;
 
-/// Burn's random numbers come from one state for the whole process: one rank at a time may seed it,
-/// build a layer and make its parameters.
-static INITIALIZATION: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
-
-/// The turn of one rank to build a layer; ends when it is dropped.
-pub(super) struct Turn;
-
-impl Turn {
-    pub(super) fn take(waited: Duration, layer: usize) -> Result<Self, BuildError> {
-        let (busy, ended) = &INITIALIZATION;
-        let busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut busy, timeout) =
-            ended.wait_timeout_while(busy, waited, |busy| *busy).unwrap_or_else(PoisonError::into_inner);
-        if timeout.timed_out() && *busy {
-            return Err(BuildError::Busy { layer, waited });
-        }
-        *busy = true;
-        Ok(Self)
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        *INITIALIZATION.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        INITIALIZATION.1.notify_one();
-    }
+/// Waits until this rank may seed Burn's random state, build a layer and make its parameters.
+pub(super) fn take_turn(waited: Duration, layer: usize) -> Result<Turn, BuildError> {
+    Turn::take(waited).ok_or(BuildError::Busy { layer, waited })
 }
 
 /// A layer that its builder made without autodiff would learn nothing and say nothing: it is put into

@@ -18,8 +18,10 @@ use self::builder::prove;
 use crate::error::{BuildError, Cause, StepError};
 use crate::gradients::{NamedTensor, named_parameters};
 use crate::interpreter::Route;
+use crate::layer::LayerNames;
 use crate::layers::Layers;
 use crate::random::Numbering;
+use crate::recompute::Recompute;
 use crate::reduce::{Grid, Groups};
 use crate::stage::RankModule;
 use crate::tensor::AnyTensor;
@@ -56,6 +58,7 @@ pub struct PipelineModule<I, O, T> {
     /// Every parameter of the model, with the places that hold it.
     pub(crate) groups: Groups,
     pub(crate) training: Arc<CheckedPlan>,
+    pub(crate) recompute: Recompute,
     cuts: Cuts,
     infos: Vec<LayerInfo>,
     /// Seed of the layers, and of keyed random numbers.
@@ -85,6 +88,8 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
             schedule: Arc::new(one_f_one_b),
             n_micro_batches: 1,
             base_seed: BASE_SEED_DEFAULT,
+            recompute: Recompute::default(),
+            exclusive: LayerNames::default(),
             device: Device::flex(),
             types: PhantomData,
         }

@@ -106,6 +106,18 @@ impl PassContext {
         forward()
     }
 
+    /// What the engine seeds Burn's random state with before this pass of an exclusive layer.
+    ///
+    /// See [`exclusive`](crate::PipelineModuleBuilder::exclusive); a layer outside of a pipeline draws the
+    /// same numbers after `device.seed(pass.device_seed())`.
+    #[must_use]
+    pub fn device_seed(self) -> u64 {
+        // No call has this number.
+        let mut words = [0; 2];
+        Stream::of(self, u64::MAX).fill(0, &mut words);
+        u64::from(words[0]) << 32 | u64::from(words[1])
+    }
+
     /// The stream of the next call on this thread.
     pub(super) fn next_stream() -> Stream {
         match CURRENT.get() {

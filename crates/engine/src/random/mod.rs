@@ -3,7 +3,9 @@
 mod context;
 mod philox;
 mod stream;
+mod turn;
 
 pub(crate) use self::context::Numbering;
 pub use self::context::PassContext;
 pub use self::stream::Stream;
+pub(crate) use self::turn::{Exclusive, Turn};

@@ -10,7 +10,8 @@ use super::copies::values;
 use super::groups::{Groups, Place};
 use crate::error::{Cause, StepError, guard};
 use crate::hub::Contribution;
-use crate::stage::{RankModule, layer_name};
+use crate::layer::layer_name;
+use crate::stage::RankModule;
 
 impl Reducer {
     /// Compares checksums of the values of all copies of each trained parameter, on every rank.

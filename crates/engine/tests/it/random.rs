@@ -5,8 +5,9 @@ use std::sync::mpsc;
 use brigade_engine::nn::{Dropout, Linear};
 use brigade_engine::random::PassContext;
 use brigade_engine::schedule::{Schedule, Shape};
+use brigade_engine::topology::ProcessTopology;
 use brigade_engine::{
-    EngineError, Layer, Layers, NamedTensor, PipelineEngine, PipelineModule, TrainConfig, World,
+    EngineError, Layer, Layers, NamedTensor, PipelineEngine, PipelineModule, Recompute, TrainConfig, World,
 };
 use burn::module::Module;
 use burn::nn::LinearConfig;
@@ -103,9 +104,10 @@ fn unsplit() -> Run {
     (0..N_STEPS).map(step).collect()
 }
 
-fn pipeline(p: usize, schedule: Schedule, n_evaluations: u32) -> Run {
+fn pipeline(p: usize, schedule: Schedule, n_evaluations: u32, recompute: Recompute) -> Run {
     let parts = World::local(p).expect("a few ranks").run(move |rank| {
         let module = PipelineModule::builder(&layers(), noisy_loss)
+            .recompute(recompute.clone())
             .partition("uniform".parse()?)
             .schedule(move |shape| schedule.plan(shape))
             .micro_batches(u32::try_from(M).expect("small"))
@@ -139,25 +141,57 @@ fn whole<'a>(parts: impl Iterator<Item = &'a Vec<NamedTensor>>) -> Vec<TensorDat
     data(&all)
 }
 
+/// Every schedule that trains and fits six layers on `p` ranks.
+fn schedules(p: usize) -> impl Iterator<Item = Schedule> {
+    let shape = Shape { n_ranks: u32::try_from(p).expect("small"), n_micro_batches: 4 };
+    let fits = move |schedule: &Schedule| {
+        let plan = schedule.plan(shape);
+        *schedule != Schedule::ForwardOnly
+            && plan.is_ok_and(|plan| !plan.placement().is_bidirectional() && plan.placement().n_stages() <= 6)
+    };
+    Schedule::ALL.into_iter().filter(fits)
+}
+
 #[test]
 fn dropout_is_the_same_at_every_split_and_between_evaluations() {
     let reference = unsplit();
     assert_ne!(reference[0].0, reference[1].0);
     let mut n_compared = 0;
     for p in 1..=3 {
-        for schedule in Schedule::ALL.into_iter().filter(|&schedule| schedule != Schedule::ForwardOnly) {
-            let shape = Shape { n_ranks: u32::try_from(p).expect("small"), n_micro_batches: 4 };
-            let fits = schedule
-                .plan(shape)
-                .is_ok_and(|plan| !plan.placement().is_bidirectional() && plan.placement().n_stages() <= 6);
-            if fits {
-                let n_evaluations = u32::try_from(n_compared % 3).expect("small");
-                assert_eq!(pipeline(p, schedule, n_evaluations), reference, "{schedule}, p={p}");
+        for schedule in schedules(p) {
+            let n_evaluations = u32::try_from(n_compared % 3).expect("small");
+            let found = pipeline(p, schedule, n_evaluations, Recompute::default());
+            assert_eq!(found, reference, "{schedule}, p={p}");
+            n_compared += 1;
+        }
+    }
+    assert!(n_compared > 30, "{n_compared} comparisons");
+}
+
+#[test]
+fn gradients_are_the_same_bits_whatever_runs_again() {
+    let reference = unsplit();
+    let mut n_compared = 0;
+    for p in 1..=3 {
+        for schedule in schedules(p) {
+            for interval in 1..=3 {
+                let found = pipeline(p, schedule, 1, Recompute::every(interval));
+                assert_eq!(found, reference, "{schedule}, p={p}, every {interval}");
+                n_compared += 1;
+            }
+            for part in [
+                Recompute::every(2).layers(["Noisy"]),
+                Recompute::every(1).layers(["Embed", "layer_003", "layer_005"]),
+                Recompute::every(2).when(|segment| segment.micro_batch.0 % 2 == 1),
+                Recompute::every(1).when(|segment| segment.layers[0].index != 2 && segment.stage.0 != 1),
+            ] {
+                let case = format!("{schedule}, p={p}, {part:?}");
+                assert_eq!(pipeline(p, schedule, 0, part), reference, "{case}");
                 n_compared += 1;
             }
         }
     }
-    assert!(n_compared > 30, "{n_compared} comparisons");
+    assert!(n_compared > 200, "{n_compared} comparisons");
 }
 
 #[test]
@@ -178,4 +212,34 @@ fn a_run_that_goes_on_draws_what_the_whole_run_would_have_drawn() {
         Ok::<_, EngineError>(())
     });
     second.expect("the steps run");
+}
+
+/// Replicas have masks of their own: those that one pipeline has for all of their micro-batches.
+#[test]
+fn two_replicas_of_two_micro_batches_draw_what_one_of_four_draws() {
+    let losses = |p: u64, replicas: u64, m: u32| {
+        let world = World::local(usize::try_from(p * replicas).expect("small")).expect("a few ranks");
+        let parts = world.run(move |rank| {
+            let module = PipelineModule::builder(&layers(), noisy_loss)
+                .topology(ProcessTopology::pipe_data(p, replicas).expect("a grid"))
+                .base_seed(SEED)
+                .micro_batches(m)
+                .recompute_every(2)
+                .build(&rank)?;
+            let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig::new(0.1))?;
+            // The same data for all, so that only the masks differ.
+            let mut source = std::iter::repeat_with(|| tokens(0, 2));
+            let losses = engine.train_batch(&mut source)?.expect("endless").micro_batch_losses;
+            Ok::<_, EngineError>(losses)
+        });
+        let mut losses: Vec<_> = parts.expect("the step runs").into_iter().flatten().collect();
+        losses.sort_by(f64::total_cmp);
+        losses.dedup();
+        losses
+    };
+    let one = losses(1, 1, 4);
+    assert_eq!(one.len(), 4, "four different masks");
+    assert_eq!(losses(1, 2, 2), one);
+    assert_eq!(losses(2, 2, 2), one);
+    assert_eq!(losses(1, 4, 1), one);
 }

@@ -1,0 +1,292 @@
+//! What one micro-batch at one stage keeps of the segments that will run again, and the way back.
+
+use std::mem;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use brigade_wire::Tree;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Gradients, Tensor};
+
+use crate::error::{Cause, guard};
+use crate::inject::backward_with;
+use crate::message::BoundaryTensor;
+use crate::module::LossFn;
+use crate::random::PassContext;
+use crate::split::Deferred;
+use crate::stage::{PlacedLayer, forward_layers};
+use crate::tensor::{AnyTensor, LeafRole};
+
+/// A tensor and the gradient with respect to it.
+type Pair = (AnyTensor, AnyTensor);
+
+/// The loss function, where it runs again with the last segment.
+pub(crate) struct LossAgain<'a> {
+    pub(crate) function: &'a LossFn,
+    pub(crate) target: Tree<AnyTensor>,
+    pub(crate) pass: PassContext,
+    /// The gradient of the loss.
+    pub(crate) weight: f64,
+}
+
+/// The layers of a stage in both forms that a first run needs.
+pub(crate) struct StageLayers<'a> {
+    pub(crate) layers: &'a [PlacedLayer],
+    /// The same layers with no parameter tracked; their state is the layers' own.
+    pub(crate) untracked: &'a [PlacedLayer],
+    /// Whether the output goes to the loss function.
+    pub(crate) loss_follows: bool,
+}
+
+/// One segment between its two runs: the graph is cut before it and after it.
+#[derive(Debug)]
+struct Rerun {
+    range: Range<usize>,
+    /// The layers with the parameters and the state of before the first run.
+    layers: Vec<PlacedLayer>,
+    input: Tree<BoundaryTensor>,
+    /// The tracked tensors before the cut, in the order of the inputs that want a gradient.
+    sources: Vec<AnyTensor>,
+    /// The outputs as leaves of the graph behind the segment.
+    leaves: Vec<AnyTensor>,
+}
+
+/// The segments of one micro-batch at one stage that will run again, in forward order.
+#[derive(Debug, Default)]
+pub(crate) struct Tape(Vec<Rerun>);
+
+/// What the way back through a stage gives.
+#[derive(Default)]
+pub(crate) struct WayBack {
+    /// Gradients of the parameters; none if nothing depended on anything.
+    pub(crate) parameters: Option<GradientsParams>,
+    /// Gradients of the asked leaves, in order.
+    pub(crate) leaves: Vec<Option<AnyTensor>>,
+    /// How long the forward passes took that ran again.
+    pub(crate) recompute: Option<Duration>,
+}
+
+impl Tape {
+    /// Runs the layers of a stage, the segments without a graph.
+    ///
+    /// Where the loss follows and the last segment reaches it, the output has no graph either.
+    pub(crate) fn forward(
+        &mut self,
+        stage: &StageLayers<'_>,
+        segments: Vec<Range<usize>>,
+        input: Tree<AnyTensor>,
+        pass: PassContext,
+    ) -> Result<Tree<AnyTensor>, Cause> {
+        let mut value = input;
+        let mut next = 0;
+        for range in segments {
+            value = forward_layers(&stage.layers[next..range.start], value, pass)?;
+            next = range.end;
+            value = self.first_run(stage, range, value, pass)?;
+        }
+        forward_layers(&stage.layers[next..], value, pass)
+    }
+
+    /// Runs a segment without a graph and keeps what its second run needs.
+    fn first_run(
+        &mut self,
+        stage: &StageLayers<'_>,
+        range: Range<usize>,
+        input: Tree<AnyTensor>,
+        pass: PassContext,
+    ) -> Result<Tree<AnyTensor>, Cause> {
+        let mut sources = Vec::new();
+        let input = input.map(|tensor: AnyTensor| {
+            let role = role(tensor.is_tracked());
+            if role == LeafRole::GradientWanted {
+                sources.push(tensor.clone());
+            }
+            BoundaryTensor { tensor: tensor.detached(), role }
+        });
+        let layers = &stage.layers[range.clone()];
+        let copies = guard("a layer's copy for its second run", || {
+            let copy = |placed: &PlacedLayer| placed.with_layer(placed.layer.valid());
+            layers.iter().map(copy).collect::<Vec<_>>()
+        })?;
+        let constants = input.clone().map(|boundary| boundary.tensor.into_leaf(LeafRole::Constant));
+        let output = forward_layers(&stage.untracked[range.clone()], constants, pass)?;
+        // Without a graph nobody knows which outputs depend on what; those that turn out to depend on
+        // nothing let their gradient fall when the segment runs again.
+        let depends = !sources.is_empty() || layers.iter().any(PlacedLayer::is_trainable);
+        let ends_in_loss = stage.loss_follows && range.end == stage.layers.len();
+        let role = role(depends && !ends_in_loss);
+        let mut leaves = Vec::new();
+        let mut device = None;
+        let output = output.map(|tensor: AnyTensor| {
+            let leaf = tensor.into_leaf(role);
+            device.get_or_insert_with(|| leaf.device());
+            if !ends_in_loss {
+                leaves.push(leaf.clone());
+            }
+            leaf
+        });
+        if let Some(device) = device {
+            sweep(&device);
+        }
+        self.0.push(Rerun { range, layers: copies, input, sources, leaves });
+        Ok(output)
+    }
+
+    /// Tells whether the last segment runs up to the end of a stage of `n_layers` layers.
+    pub(crate) fn reaches(&self, n_layers: usize) -> bool {
+        self.0.last().is_some_and(|rerun| rerun.range.end == n_layers)
+    }
+
+    /// Goes back through the stage: from gradients of its outputs, or from the loss where the last
+    /// segment reaches it, to those of `leaves` and of the parameters of `layers`.
+    pub(crate) fn backward(
+        mut self,
+        layers: &[PlacedLayer],
+        mut pairs: Vec<Pair>,
+        leaves: &[AnyTensor],
+        (pass, deferred): (PassContext, Option<&Deferred>),
+        mut loss: Option<LossAgain<'_>>,
+    ) -> Result<WayBack, Cause> {
+        let mut way = WayBack::default();
+        let mut end = layers.len();
+        while let Some(mut rerun) = self.0.pop() {
+            let behind = mem::take(&mut rerun.leaves);
+            let after = &layers[rerun.range.end..end];
+            end = rerun.range.start;
+            let of_outputs = match loss {
+                Some(_) => Vec::new(),
+                None => back(mem::take(&mut pairs), &behind, after, &mut way)?,
+            };
+            pairs = rerun.second_run(&of_outputs, (pass, deferred), loss.take(), &mut way)?;
+        }
+        way.leaves = back(pairs, leaves, &layers[..end], &mut way)?;
+        Ok(way)
+    }
+}
+
+impl Rerun {
+    /// Runs the segment again, now with a graph, and goes back through it; returns the gradients of the
+    /// tensors before it.
+    fn second_run(
+        self,
+        of_outputs: &[Option<AnyTensor>],
+        (pass, deferred): (PassContext, Option<&Deferred>),
+        loss: Option<LossAgain<'_>>,
+        way: &mut WayBack,
+    ) -> Result<Vec<Pair>, Cause> {
+        if loss.is_none() && of_outputs.iter().all(Option::is_none) {
+            return Ok(Vec::new());
+        }
+        let started = Instant::now();
+        let Self { range: _, layers, input, sources, .. } = self;
+        let layers = guard("a layer's copy for its second run", || {
+            let train = |placed: PlacedLayer| placed.with_layer(placed.layer.clone().train());
+            layers.into_iter().map(train).collect::<Vec<_>>()
+        })?;
+        let mut leaves = Vec::new();
+        let input = input.map(|BoundaryTensor { tensor, role }| {
+            let leaf = tensor.into_leaf(role);
+            if role == LeafRole::GradientWanted {
+                leaves.push(leaf.clone());
+            }
+            leaf
+        });
+        let run = || forward_layers(&layers, input, pass);
+        let output = match deferred {
+            Some(deferred) => deferred.during(run),
+            None => run(),
+        }?;
+        let pairs = match loss {
+            Some(LossAgain { function, target, pass, weight }) => {
+                let loss = guard("the loss function", || pass.during(|| function(output, target)))??;
+                vec![loss_pair(loss, weight)?]
+            }
+            None => outputs_again(output, of_outputs, &layers)?,
+        };
+        let spent = started.elapsed();
+        way.recompute = Some(way.recompute.unwrap_or_default() + spent);
+        let of_inputs = back(pairs, &leaves, &layers, way)?;
+        Ok(sources.into_iter().zip(of_inputs).filter_map(|(source, g)| Some((source, g?))).collect())
+    }
+}
+
+/// The outputs of a second run with the gradients that came for those of the first one.
+fn outputs_again(
+    output: Tree<AnyTensor>,
+    of_outputs: &[Option<AnyTensor>],
+    layers: &[PlacedLayer],
+) -> Result<Vec<Pair>, Cause> {
+    let mut tensors = Vec::new();
+    output.map(|tensor: AnyTensor| tensors.push(tensor));
+    let differs = || {
+        let labels = layers.iter().map(|placed| placed.label.to_string()).collect::<Vec<_>>();
+        Cause::RecomputeDiffers { layers: labels.join(", ") }
+    };
+    if tensors.len() != of_outputs.len() {
+        return Err(differs());
+    }
+    let mut pairs = Vec::new();
+    for (tensor, gradient) in tensors.into_iter().zip(of_outputs) {
+        let Some(gradient) = gradient else { continue };
+        if tensor.shape() != gradient.shape() || tensor.dtype() != gradient.dtype() {
+            return Err(differs());
+        }
+        pairs.push((tensor, gradient.clone()));
+    }
+    Ok(pairs)
+}
+
+/// The loss with the gradient that its backward pass starts from.
+pub(crate) fn loss_pair(loss: Tensor<1>, weight: f64) -> Result<Pair, Cause> {
+    let gradient = Tensor::<1>::full([1], weight, (&loss.device().inner(), loss.dtype()));
+    let loss = AnyTensor::new(loss).map_err(Cause::Gradient)?;
+    Ok((loss, AnyTensor::new(gradient).map_err(Cause::Gradient)?))
+}
+
+/// One backward pass of a piece of graph: collects the gradients of its layers' parameters and returns
+/// those of its leaves.
+fn back(
+    pairs: Vec<Pair>,
+    leaves: &[AnyTensor],
+    layers: &[PlacedLayer],
+    way: &mut WayBack,
+) -> Result<Vec<Option<AnyTensor>>, Cause> {
+    let gradients = guard("the backward pass", || backward_with(pairs))?;
+    let Some(mut gradients) = gradients.map_err(Cause::Gradient)? else {
+        return Ok(leaves.iter().map(|_| None).collect());
+    };
+    let of_leaves = leaves.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect();
+    let parameters = way.parameters.get_or_insert_with(GradientsParams::new);
+    let mut collect = Collect { gradients: &mut gradients, parameters };
+    for placed in layers {
+        placed.layer.visit(&mut collect);
+    }
+    Ok(of_leaves)
+}
+
+struct Collect<'a> {
+    gradients: &'a mut Gradients,
+    parameters: &'a mut GradientsParams,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_require_grad() {
+            return;
+        }
+        if let Some(gradient) = param.val().grad_remove(self.gradients) {
+            self.parameters.register::<D>(param.id, gradient);
+        }
+    }
+}
+
+/// Lets Burn forget the operations of a first run: it notes each of them, tracked or not, in some 2 KiB,
+/// and frees notes that lead nowhere in the next backward pass of any graph.
+fn sweep(device: &Device) {
+    let _ = Tensor::<1>::zeros([1], device).require_grad().backward();
+}
+
+fn role(gradient_wanted: bool) -> LeafRole {
+    if gradient_wanted { LeafRole::GradientWanted } else { LeafRole::Constant }
+}
