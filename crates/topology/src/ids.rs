@@ -24,6 +24,7 @@ macro_rules! id {
             /// ```
             #[doc = concat!("assert_eq!(brigade_topology::", stringify!($name), "(3).index(), 3);")]
             /// ```
+            #[inline]
             #[must_use]
             pub fn index(self) -> usize {
                 usize::try_from(self.0).unwrap_or(usize::MAX)
@@ -37,12 +38,14 @@ macro_rules! id {
         }
 
         impl From<u32> for $name {
+            #[inline]
             fn from(id: u32) -> Self {
                 Self(id.into())
             }
         }
 
         impl From<$name> for u64 {
+            #[inline]
             fn from(id: $name) -> Self {
                 id.0.into()
             }

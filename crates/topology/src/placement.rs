@@ -194,6 +194,7 @@ impl Placement {
     /// assert!(!Placement::v(2)?.is_bidirectional());
     /// # Ok::<(), brigade_topology::PlacementError>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn is_bidirectional(&self) -> bool {
         matches!(self.shape, Shape::Bidirectional { .. })
@@ -207,6 +208,7 @@ impl Placement {
     /// assert_eq!(brigade_topology::Placement::looped(4, 3)?.n_stages(), 12);
     /// # Ok::<(), brigade_topology::PlacementError>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn n_stages(&self) -> u32 {
         match self.shape {
@@ -223,6 +225,7 @@ impl Placement {
     /// assert_eq!(brigade_topology::Placement::looped(4, 3)?.n_ranks(), 4);
     /// # Ok::<(), brigade_topology::PlacementError>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
         match self.shape {
@@ -242,6 +245,7 @@ impl Placement {
     /// assert_eq!(brigade_topology::Placement::v(4)?.stages_per_rank(), 2);
     /// # Ok::<(), brigade_topology::PlacementError>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn stages_per_rank(&self) -> u32 {
         match self.shape {
@@ -268,6 +272,7 @@ impl Placement {
     /// assert!(Placement::v(4)?.rank_of(Stage(8)).is_err());
     /// # Ok::<(), brigade_topology::PlacementError>(())
     /// ```
+    #[inline]
     pub fn rank_of(&self, stage: Stage) -> Result<PipeRank, PlacementError> {
         self.check_stage(stage)?;
         Ok(self.rank_of_checked(stage))
@@ -290,6 +295,7 @@ impl Placement {
     /// assert_eq!(Placement::linear(4)?.rank_towards(Stage(1), Direction::Up)?, PipeRank(1));
     /// # Ok::<(), brigade_topology::PlacementError>(())
     /// ```
+    #[inline]
     pub fn rank_towards(&self, stage: Stage, direction: Direction) -> Result<PipeRank, PlacementError> {
         let down = self.rank_of(stage)?;
         Ok(match (self.shape, direction) {
@@ -419,6 +425,7 @@ impl Placement {
         (0..self.n_stages()).map(move |stage| placement.rank_of_checked(Stage(stage)))
     }
 
+    #[inline]
     fn check_stage(&self, stage: Stage) -> Result<(), PlacementError> {
         let n_stages = self.n_stages();
         if stage.0 < n_stages { Ok(()) } else { Err(PlacementError::StageOutOfRange { stage, n_stages }) }
@@ -432,6 +439,7 @@ impl Placement {
         }
     }
 
+    #[inline]
     fn rank_of_checked(&self, stage: Stage) -> PipeRank {
         match self.shape {
             Shape::Linear { .. } | Shape::Bidirectional { .. } => PipeRank(stage.0),

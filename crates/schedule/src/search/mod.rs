@@ -1,5 +1,7 @@
 //! Search for a plan: dispatch rules with many parameters and regular rows as seeds; the best are refined.
 
+use std::ops::ControlFlow;
+
 mod dispatch;
 mod model;
 mod problem;
@@ -13,6 +15,7 @@ use model::Model;
 pub use model::StageModel;
 pub use problem::{Effort, Found, Problem, find_plan};
 pub(crate) use problem::{Goal, find};
+use refine::Rework;
 use rules::{N_PLAIN, Numbers, plain, random, vary};
 
 /// The best rows that `effort` finds; nothing when no rule and no seed gets to the end.
@@ -38,14 +41,23 @@ fn search(model: &Model, effort: Effort) -> Option<Rows> {
     if starts.first().is_some_and(|rows| model.is_at_bound(rows.cost_s)) {
         return starts.into_iter().next();
     }
-    let n_climbed = starts.len();
-    starts.extend(seeds::seeds(model).into_iter().filter_map(|rows| refine::timed(model, rows)));
-    starts[n_climbed..].sort_by(|a, b| a.cost_s.total_cmp(&b.cost_s));
-    starts.truncate(n_climbed + N_SEEDS);
+    let mut work = Rework::new(model);
+    let mut seeded: Vec<Rows> = Vec::new();
+    seeds::seeds(model, &mut work, |rows| {
+        let is_best = model.is_at_bound(rows.cost_s);
+        seeded.push(rows);
+        seeded.sort_by(|a, b| a.cost_s.total_cmp(&b.cost_s));
+        seeded.truncate(N_SEEDS);
+        if is_best { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    if seeded.first().is_some_and(|rows| model.is_at_bound(rows.cost_s)) {
+        return seeded.into_iter().next();
+    }
+    starts.extend(seeded);
     let n_moves = effort.n_moves(model);
     let mut best: Option<Rows> = None;
     for rows in starts {
-        let rows = refine::refine(model, rows, n_moves, &mut numbers);
+        let rows = refine::refine(&mut work, rows, n_moves, &mut numbers);
         if best.as_ref().is_none_or(|best| rows.cost_s < best.cost_s) {
             best = Some(rows);
         }
@@ -53,7 +65,7 @@ fn search(model: &Model, effort: Effort) -> Option<Rows> {
             return best;
         }
     }
-    best.map(|rows| refine::refine(model, rows, N_LAST * n_moves, &mut numbers))
+    best.map(|rows| refine::refine(&mut work, rows, N_LAST * n_moves, &mut numbers))
 }
 
 /// How many times as long as the others the best rows are refined in the end.

@@ -2,8 +2,9 @@
 
 use brigade_topology::{Direction, PipeRank, Placement, Stage};
 
+use super::dispatch::Rows;
 use super::problem::Problem;
-use super::refine::timed;
+use super::refine::Rework;
 use crate::action::{Compute, MicroBatch};
 use crate::error::ScheduleError;
 use crate::shape::Shape;
@@ -141,9 +142,12 @@ impl Model {
     }
 
     /// When the last of the ranks ends that run `rows`.
-    pub(crate) fn makespan_s(&self, rows: &[Vec<Step>]) -> Option<f64> {
+    pub(crate) fn makespan_s(&self, rows: &Rows) -> Option<f64> {
+        if self.span_weight == 0.0 || self.is_at_bound(rows.cost_s) {
+            return Some(rows.cost_s);
+        }
         let plain = Self { span_weight: 0.0, ..self.clone() };
-        timed(&plain, rows.to_vec()).map(|rows| rows.cost_s)
+        Rework::new(&plain).cost_s(&rows.rows)
     }
 
     /// The time after the end of work at `from` when `to`, on the same or another rank, has it.

@@ -113,10 +113,11 @@ pub(crate) fn find(problem: &Problem, effort: Effort, goal: Goal) -> Result<Foun
     };
     let model = Model::new(problem, span_weight)?;
     // A rule that lets the oldest micro-batch go first always gets to the end: see `Dispatch::fits`.
-    let Rows { rows, .. } = search(&model, effort)
+    let rows = search(&model, effort)
         .ok_or(ScheduleError::Problem { what: "the search to end, which is a bug of it" })?;
     let makespan_s = model.makespan_s(&rows).unwrap_or(f64::INFINITY);
     let cells = |row: &Vec<Step>| row.iter().map(|step| Action::from(model.compute(*step))).collect();
+    let Rows { rows, .. } = rows;
     let plan = Plan::new(model.placement, problem.n_micro_batches, rows.iter().map(cells).collect())?;
     Ok(Found { plan, makespan_s, lower_bound_s: model.lower_bound_s })
 }

@@ -7,8 +7,9 @@ use super::rules::Numbers;
 /// No predecessor on another row or stage.
 const NONE: usize = usize::MAX;
 
-/// Rows of numbered steps, with what each needs from elsewhere.
-struct Rework<'a> {
+/// Rows of numbered steps, with what each needs from elsewhere. Made once for a problem: most of it does not hang on
+/// the rows.
+pub(crate) struct Rework<'a> {
     model: &'a Model,
     steps: Vec<Step>,
     time_s: Vec<f64>,
@@ -25,12 +26,12 @@ struct Rework<'a> {
 }
 
 /// Tries `n_moves` small moves on `rows` and returns the best rows seen.
-pub(crate) fn refine(model: &Model, rows: Rows, n_moves: usize, numbers: &mut Numbers) -> Rows {
-    if model.is_at_bound(rows.cost_s) {
+pub(crate) fn refine(work: &mut Rework<'_>, rows: Rows, n_moves: usize, numbers: &mut Numbers) -> Rows {
+    let model = work.model;
+    if n_moves == 0 || model.is_at_bound(rows.cost_s) {
         return rows;
     }
-    let mut work = Rework::new(model, &rows);
-    let Some(mut current_s) = work.replay() else { return rows };
+    let Some(mut current_s) = work.cost_s(&rows.rows) else { return rows };
     let (mut best_s, mut best_rows) = (current_s, work.rows.clone());
     let mut path = work.critical_path();
     let scale = super::rules::scale(model);
@@ -60,13 +61,6 @@ pub(crate) fn refine(model: &Model, rows: Rows, n_moves: usize, numbers: &mut Nu
     Rows { rows: best_rows.iter().map(row).collect(), cost_s: best_s }
 }
 
-/// Rows with what they cost; nothing when they wait for each other for ever.
-pub(crate) fn timed(model: &Model, rows: Vec<Vec<Step>>) -> Option<Rows> {
-    let rows = Rows { rows, cost_s: f64::INFINITY };
-    let cost_s = Rework::new(model, &rows).replay()?;
-    Some(Rows { cost_s, ..rows })
-}
-
 /// Moves the entry at `from` to `to`; the entries between move over.
 fn shift(row: &mut [usize], from: usize, to: usize) {
     if from < to {
@@ -77,7 +71,7 @@ fn shift(row: &mut [usize], from: usize, to: usize) {
 }
 
 impl<'a> Rework<'a> {
-    fn new(model: &'a Model, rows: &Rows) -> Self {
+    pub(crate) fn new(model: &'a Model) -> Self {
         let n_visits = model.n_visits();
         let mut steps = Vec::with_capacity(3 * n_visits);
         for kind in [Kind::Forward, Kind::InputGrad, Kind::WeightGrad] {
@@ -115,14 +109,6 @@ impl<'a> Rework<'a> {
                 }
             })
             .collect();
-        let number = |step: &Step| {
-            let kind = match step.kind {
-                Kind::Forward => 0,
-                Kind::InputGrad => 1,
-                Kind::WeightGrad => 2,
-            };
-            kind * n_visits + model.visit(step.stage, step.micro_batch)
-        };
         Self {
             model,
             time_s,
@@ -131,11 +117,35 @@ impl<'a> Rework<'a> {
             needs,
             hop_s,
             feeds,
-            rows: rows.rows.iter().map(|row| row.iter().map(number).collect()).collect(),
+            rows: vec![Vec::new(); model.n_ranks],
             end_s: vec![f64::NAN; n],
             next: vec![0; model.n_ranks],
             ready: Vec::with_capacity(model.n_ranks),
         }
+    }
+
+    /// Takes rows and runs them; what they cost, or nothing when they wait for each other for ever.
+    pub(crate) fn cost_s(&mut self, rows: &[Vec<Step>]) -> Option<f64> {
+        let (model, n_visits) = (self.model, self.model.n_visits());
+        let number = |step: &Step| {
+            let kind = match step.kind {
+                Kind::Forward => 0,
+                Kind::InputGrad => 1,
+                Kind::WeightGrad => 2,
+            };
+            kind * n_visits + model.visit(step.stage, step.micro_batch)
+        };
+        for (numbered, row) in self.rows.iter_mut().zip(rows) {
+            numbered.clear();
+            numbered.extend(row.iter().map(number));
+        }
+        self.replay()
+    }
+
+    /// Rows with what they cost; nothing when they wait for each other for ever.
+    pub(crate) fn timed(&mut self, rows: Vec<Vec<Step>>) -> Option<Rows> {
+        let cost_s = self.cost_s(&rows)?;
+        Some(Rows { rows, cost_s })
     }
 
     /// Runs the rows; what they cost, or nothing when they wait for each other for ever.

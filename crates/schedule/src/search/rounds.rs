@@ -1,19 +1,21 @@
 //! Seeds for stages in a V, built in rounds: each rank takes one micro-batch back, then one forward.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
+use super::dispatch::Rows;
 use super::model::{Kind, Model, Step};
 
 /// Builds rows in which all ranks keep in step: a round takes one input gradient and one forward pass a rank.
 /// Weight gradients fill what would be idle; where they fill it only in part, a rank takes one when it idles
 /// more than the others do. A second pass knows from the first how much each rank idles at all.
 ///
-/// Several variants are built; those that get stuck or run out of memory are left out.
+/// Several variants are built and offered, until there is enough of them; those that get stuck or run out of memory
+/// are left out.
 ///
 /// # Source
 /// The idea of ZB-V: Qi et al., "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362).
-pub(crate) fn rounds(model: &Model) -> Vec<Vec<Vec<Step>>> {
-    let mut seeds = Vec::new();
+pub(crate) fn rounds(model: &Model, mut offer: impl FnMut(Rows) -> ControlFlow<()>) -> ControlFlow<()> {
     for fill_forward in [true, false] {
         for fill_input_grad in [true, false] {
             let mut expected = None;
@@ -22,18 +24,23 @@ pub(crate) fn rounds(model: &Model) -> Vec<Vec<Vec<Step>>> {
                 else {
                     break;
                 };
+                // The same idle times as expected give the same rows again.
+                let is_last = expected.as_ref() == Some(&built.idle);
                 expected = Some(built.idle);
-                seeds.push(built.rows);
+                offer(built.rows)?;
+                if is_last {
+                    break;
+                }
             }
         }
     }
-    seeds
+    ControlFlow::Continue(())
 }
 
 const N_PASSES: usize = 4;
 
 struct Built {
-    rows: Vec<Vec<Step>>,
+    rows: Rows,
     idle: Vec<f64>,
 }
 
@@ -42,6 +49,9 @@ struct Rounds<'a> {
     fill_forward: bool,
     fill_input_grad: bool,
     expected: Option<&'a [f64]>,
+    /// The most that any rank is expected to idle, and has idled so far.
+    most_expected: f64,
+    most_idle: f64,
     /// Ends of forward passes and input gradients, by stage and micro-batch.
     forward_end: Vec<Option<f64>>,
     input_grad_end: Vec<Option<f64>>,
@@ -52,6 +62,8 @@ struct Rounds<'a> {
     memory: Vec<u64>,
     pending: Vec<VecDeque<(usize, usize)>>,
     rows: Vec<Vec<Step>>,
+    /// When each rank starts.
+    first_s: Vec<f64>,
 }
 
 impl<'a> Rounds<'a> {
@@ -68,6 +80,8 @@ impl<'a> Rounds<'a> {
             fill_forward,
             fill_input_grad,
             expected,
+            most_expected: expected.map_or(0.0, |idle| idle.iter().copied().fold(0.0, f64::max)),
+            most_idle: 0.0,
             forward_end: vec![None; n_visits],
             input_grad_end: vec![None; n_visits],
             n_forward: vec![0; model.n_stages],
@@ -76,7 +90,8 @@ impl<'a> Rounds<'a> {
             idle: vec![0.0; p],
             memory: vec![0; p],
             pending: vec![VecDeque::new(); p],
-            rows: vec![Vec::new(); p],
+            rows: (0..p).map(|rank| Vec::with_capacity(model.n_steps_of(rank))).collect(),
+            first_s: vec![0.0; p],
         };
         rounds.start()?;
         for _ in 0..2 * model.n_micro_batches {
@@ -90,7 +105,8 @@ impl<'a> Rounds<'a> {
         }
         let n_steps = 6 * model.n_micro_batches;
         let complete = rounds.rows.iter().all(|row| row.len() == n_steps);
-        complete.then_some(Built { rows: rounds.rows, idle: rounds.idle })
+        let cost_s = model.cost_s(rounds.first_s.into_iter().zip(rounds.now_s));
+        complete.then_some(Built { rows: Rows { rows: rounds.rows, cost_s }, idle: rounds.idle })
     }
 
     fn down(rank: usize) -> usize {
@@ -224,11 +240,8 @@ impl<'a> Rounds<'a> {
 
     /// How much the rank may idle without being the one that idles most.
     fn most_idle(&self, rank: usize) -> f64 {
-        let now = self.idle.iter().copied().fold(0.0, f64::max);
-        let expected = self.expected.map_or(0.0, |expected| {
-            expected.iter().copied().fold(0.0, f64::max) - expected.get(rank).copied().unwrap_or(0.0)
-        });
-        now.max(expected)
+        let expected = self.expected.and_then(|expected| expected.get(rank));
+        self.most_idle.max(expected.map_or(0.0, |idle| self.most_expected - idle))
     }
 
     /// When the input of the stage's next forward pass is there, if that is known.
@@ -296,8 +309,11 @@ impl<'a> Rounds<'a> {
     /// Appends a step and returns its end; what a rank idles before its first step does not count.
     fn advance(&mut self, rank: usize, there_s: f64, time_s: f64, step: Step) -> f64 {
         let start_s = self.now_s[rank].max(there_s);
-        if !self.rows[rank].is_empty() {
+        if self.rows[rank].is_empty() {
+            self.first_s[rank] = start_s;
+        } else {
             self.idle[rank] += start_s - self.now_s[rank];
+            self.most_idle = self.most_idle.max(self.idle[rank]);
         }
         self.now_s[rank] = start_s + time_s;
         self.rows[rank].push(step);

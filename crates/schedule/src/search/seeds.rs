@@ -1,36 +1,54 @@
 //! Regular rows to start from, as the literature builds them by hand.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use brigade_topology::Direction;
 
+use super::dispatch::Rows;
 use super::model::{Kind, Model, Step};
-use super::refine::timed;
+use super::refine::Rework;
 use super::rounds::rounds;
 use crate::action::{Compute, ComputeKind};
 use crate::schedules::dual_pipe;
 use crate::schedules::interleaved::{first_group, visits};
 use crate::shape::Shape;
 
-/// Rows that respect the memory limits, from which refinement starts.
-pub(crate) fn seeds(model: &Model) -> Vec<Vec<Vec<Step>>> {
-    let mut seeds = Vec::new();
+/// Offers rows that respect the memory limits, from which refinement starts, until there is enough of them.
+pub(crate) fn seeds(model: &Model, work: &mut Rework<'_>, mut offer: impl FnMut(Rows) -> ControlFlow<()>) {
+    let _: ControlFlow<()> = offer_all(model, work, &mut offer);
+}
+
+fn offer_all(
+    model: &Model,
+    work: &mut Rework<'_>,
+    offer: &mut impl FnMut(Rows) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let mut timed = |work: &mut Rework<'_>, rows: Option<Vec<Vec<Step>>>| {
+        let rows = rows.filter(|rows| fits(model, rows)).and_then(|rows| work.timed(rows));
+        rows.map_or(ControlFlow::Continue(()), &mut *offer)
+    };
     if model.is_looped() {
         for slope in [1, 2] {
             for lazy in [false, true] {
-                seeds.extend(looped(model, slope, lazy));
+                timed(work, looped(model, slope, lazy))?;
             }
         }
     }
-    if model.is_v() {
-        seeds.extend(rounds(model));
+    timed(work, both_ways(model))?;
+    if !model.is_v() {
+        return ControlFlow::Continue(());
     }
-    if model.is_v() && model.n_ranks.saturating_mul(model.n_micro_batches) <= MOST_SLOTS {
-        seeds.extend(v_shapes(model));
+    // They are within the memory, and know what they cost.
+    rounds(model, &mut *offer)?;
+    if model.n_ranks.saturating_mul(model.n_micro_batches) <= MOST_SLOTS {
+        for rows in v_shapes(model, work) {
+            if fits(model, &rows) {
+                work.timed(rows).map_or(ControlFlow::Continue(()), &mut *offer)?;
+            }
+        }
     }
-    seeds.extend(both_ways(model));
-    seeds.retain(|rows| fits(model, rows));
-    seeds
+    ControlFlow::Continue(())
 }
 
 /// The largest problem, ranks times micro-batches, for which blocks are laid out.
@@ -202,11 +220,11 @@ type Cell = Option<(usize, usize)>;
 
 /// Repeats each block for every micro-batch; of the best few, moves what comes before and after the steady
 /// state closer, in two ways.
-fn v_shapes(model: &Model) -> Vec<Vec<Vec<Step>>> {
+fn v_shapes(model: &Model, work: &mut Rework<'_>) -> Vec<Vec<Vec<Step>>> {
     let laid_out = Block::all(model.n_ranks).filter_map(|block| {
         let layout = Layout::new(model, &block);
         let rows = layout.rows(model);
-        let cost_s = fits(model, &rows).then(|| timed(model, rows))??.cost_s;
+        let cost_s = fits(model, &rows).then(|| work.cost_s(&rows))??;
         Some((cost_s, layout))
     });
     let mut layouts: Vec<(f64, Layout)> = laid_out.collect();

@@ -7,7 +7,8 @@ use brigade_schedule::{
 
 /// Stages that differ: the first and the last are heavier.
 fn stages(placement: Placement, times: [f64; 3]) -> Vec<StageModel> {
-    let n_virtual = f64::from(placement.stages_per_rank());
+    let n_rounds = placement.n_stages() / placement.n_ranks();
+    let n_virtual = f64::from(n_rounds);
     let last = placement.n_stages() - 1;
     (0..placement.n_stages())
         .map(|stage| {
@@ -17,7 +18,7 @@ fn stages(placement: Placement, times: [f64; 3]) -> Vec<StageModel> {
                 forward_s,
                 input_grad_s,
                 weight_grad_s,
-                activation: 4 / u64::from(placement.stages_per_rank()),
+                activation: 4 / u64::from(n_rounds),
                 weight_grad: 1,
             }
         })
@@ -49,6 +50,7 @@ fn no_named_schedule_is_better_at_the_same_memory() {
                     Placement::linear(n_ranks).expect("ranks"),
                     Placement::looped(n_ranks, 2).expect("ranks"),
                     Placement::v(n_ranks).expect("ranks"),
+                    Placement::bidirectional(n_ranks).expect("ranks"),
                 ];
                 let candidate =
                     |&placement: &Placement| Candidate { placement, stages: stages(placement, times) };

@@ -1,9 +1,9 @@
 //! Every schedule at every small size, against the formulas of the literature.
 
 use brigade_schedule::{
-    Action, Capacity, CheckedPlan, Compute, ComputeKind, Costs, Effort, PipeRank, Placement, Plan, Problem,
-    Schedule, Shape, StageCosts, StageModel, check, check_plan, data_parallel, find_plan, forward_only_on,
-    least_capacity, lower, replay, seq_one_f_one_b,
+    Action, Capacity, CheckedPlan, Compute, ComputeKind, Costs, Effort, MicroBatch, PipeRank, Placement,
+    Plan, Problem, Schedule, Shape, StageCosts, StageModel, check, check_plan, data_parallel, find_plan,
+    forward_only_on, least_capacity, lower, replay, seq_one_f_one_b,
 };
 
 pub(crate) const UNIT: StageCosts = StageCosts {
@@ -237,6 +237,29 @@ fn dual_pipe_has_the_bubble_and_the_memory_of_its_formula() {
             let (found, expected) = (timeline.bubble_wall_s(), f64::from(p / 2 - 1) * formula);
             assert!(found <= expected, "{shape:?}: {found} above {expected}");
             assert!(found == expected || input_grad_s > forward_s, "{shape:?}: {found} below {expected}");
+        }
+    }
+}
+
+/// Each half of the ranks runs DualPipeV, of which there are streams and tables of other systems to compare with.
+#[test]
+fn dual_pipe_is_dual_pipe_v_from_both_ends() {
+    for shape in
+        shapes().filter(|shape| shape.n_ranks.is_multiple_of(2) && shape.n_micro_batches.is_multiple_of(2))
+    {
+        let Shape { n_ranks: p, n_micro_batches: m } = shape;
+        let half =
+            Schedule::DualPipeV.plan(Shape { n_ranks: p / 2, n_micro_batches: m / 2 }).expect("a plan");
+        let whole = Schedule::DualPipe.plan(shape).expect("a plan");
+        for rank in ranks(shape) {
+            let from_above = rank.0 < p / 2;
+            let of = if from_above { rank } else { PipeRank(p - 1 - rank.0) };
+            let expected = half.row(of).iter().flat_map(Action::computes).map(|compute| {
+                let goes_up = (compute.stage.0 < p / 2) != from_above;
+                let micro_batch = MicroBatch(2 * compute.micro_batch.0 + u32::from(goes_up));
+                Compute { micro_batch, ..compute }
+            });
+            assert!(whole.row(rank).iter().flat_map(Action::computes).eq(expected), "{shape:?} rank {rank}");
         }
     }
 }

@@ -9,6 +9,7 @@ mod deepspeed;
 mod docs;
 mod formulas;
 mod golden;
+mod limits;
 mod replay;
 mod steps;
 mod streams;

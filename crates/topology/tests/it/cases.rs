@@ -92,6 +92,24 @@ fn b67_stages_that_share_a_rank_are_merged() {
     assert!((0..4).all(|rank| !tie.is_copy(Rank(rank))));
 }
 
+/// Two pipelines through the same ranks: every holder of a stage has a copy to keep equal.
+#[test]
+fn both_holders_of_a_stage_share_its_weights() {
+    let topology = ProcessTopology::pipe_data(4, 2).unwrap();
+    let both = Placement::bidirectional(4).unwrap();
+    let replicas = |stages: &[u32]| {
+        let uses: Vec<_> = stages.iter().map(|&stage| ("w", Stage(stage))).collect();
+        let tie = tied_modules(&topology, &both, &uses).unwrap().remove(0);
+        assert!(!tie.is_local());
+        tie.replicas().collect::<Vec<_>>()
+    };
+    let ranks =
+        |places: &[u64], replica| places.iter().map(|place| Rank(place * 2 + replica)).collect::<Vec<_>>();
+    assert_eq!(replicas(&[0]), [ranks(&[0, 3], 0), ranks(&[0, 3], 1)]);
+    assert_eq!(replicas(&[0, 3]), [ranks(&[0, 3], 0), ranks(&[0, 3], 1)]);
+    assert_eq!(replicas(&[0, 2]), [ranks(&[0, 1, 2, 3], 0), ranks(&[0, 1, 2, 3], 1)]);
+}
+
 /// A checkpoint written with the copies apart has to load where they are together.
 #[test]
 fn b70_the_name_of_a_tie_does_not_depend_on_the_number_of_stages() {
