@@ -29,6 +29,7 @@
 
 mod any_layer;
 mod clipping;
+mod data;
 mod engine;
 mod erased;
 mod error;
@@ -60,6 +61,10 @@ pub use brigade_wire as wire;
 
 pub use any_layer::AnyLayer;
 pub use clipping::GradientClipping;
+pub use data::{
+    DataItem, Merge, MergeError, Sampler, SamplerConfig, SamplerError, SamplerState, SplitError, Tail,
+    merge_pieces, piece_sizes, split_batch,
+};
 pub use engine::{PipelineEngine, TrainConfig};
 pub use error::{
     BuildError, Cause, EngineError, LayerTypeError, Site, StepError, TensorError, TieError, TieProblem,

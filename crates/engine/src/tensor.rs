@@ -1,5 +1,7 @@
 //! A tensor whose rank and kind are known only at run time: what travels between stages.
 
+use std::ops::Range;
+
 use burn::tensor::kind::{Basic, BridgeTensor, Kind, TensorKind};
 use burn::tensor::{Bool, DType, Device, Float, Gradients, Int, Shape, Tensor, TensorData};
 
@@ -215,6 +217,43 @@ impl AnyTensor {
             self.into_tensor::<D, Float>().map(|tensor| tensor.powi_scalar(2).sum().into_data())
         }, else unreachable_rank());
         sum.ok().and_then(|sum| sum.iter::<f64>().next()).unwrap_or(f64::NAN)
+    }
+
+    /// A range of rows: of the first dimension.
+    pub(crate) fn rows(self, rows: Range<usize>) -> Self {
+        Self(any_kind!(self, t => t.narrow(0, rows.start, rows.len()).into_bridge()))
+    }
+
+    /// Tensors of one kind, dtype and rank, one after the other along the first dimension.
+    pub(crate) fn concatenated(tensors: Vec<Self>) -> Result<Self, TensorError> {
+        let Some(first) = tensors.first() else { return Err(TensorError::Rank { rank: 0 }) };
+        match first.kind() {
+            Kind::Float => {
+                by_rank!(first.rank(), D => Self::concatenate::<D, Float>(tensors), else unreachable_rank())
+            }
+            Kind::Int => {
+                by_rank!(first.rank(), D => Self::concatenate::<D, Int>(tensors), else unreachable_rank())
+            }
+            Kind::Bool => {
+                by_rank!(first.rank(), D => Self::concatenate::<D, Bool>(tensors), else unreachable_rank())
+            }
+        }
+    }
+
+    fn concatenate<const D: usize, K: Basic + TensorKind>(tensors: Vec<Self>) -> Result<Self, TensorError> {
+        let tensors = tensors.into_iter().map(Self::into_tensor::<D, K>).collect::<Result<Vec<_>, _>>()?;
+        Self::new(Tensor::cat(tensors, 0))
+    }
+
+    /// The mean of float tensors of one shape, added in their order.
+    pub(crate) fn mean_of(tensors: Vec<Self>) -> Result<Self, TensorError> {
+        let Some(first) = tensors.first() else { return Err(TensorError::Rank { rank: 0 }) };
+        by_rank!(first.rank(), D => {
+            let tensors = tensors.into_iter().map(Self::into_tensor::<D, Float>).collect::<Result<Vec<_>, _>>()?;
+            let n = f64::from(u32::try_from(tensors.len()).unwrap_or(u32::MAX));
+            let sum = tensors.into_iter().reduce(Tensor::add);
+            sum.map_or(Err(TensorError::Rank { rank: 0 }), |sum| Self::new(sum.div_scalar(n)))
+        }, else unreachable_rank())
     }
 
     pub(crate) fn into_bridge(self) -> BridgeTensor {

@@ -11,6 +11,7 @@ mod faults;
 mod gpt_cli;
 mod layers;
 mod parity;
+mod pieces;
 mod property;
 mod random;
 mod recompute;
