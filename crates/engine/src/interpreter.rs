@@ -17,7 +17,9 @@ use crate::error::{Cause, Site, StepError, guard};
 use crate::gradients::OrderedSum;
 use crate::hub::LinkKey;
 use crate::message::{BoundaryTensor, Direction, Message, Tag};
+use crate::loss::Loss;
 use crate::module::LossFn;
+use crate::normaliser::Factors;
 use crate::random::Numbering;
 use crate::recompute::{LossAgain, Recompute, StageLayers, Tape, loss_pair};
 use crate::split::Deferred;
@@ -79,8 +81,8 @@ impl Route {
 /// What a run of the plan is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mode {
-    /// Forward and backward; each loss counts `loss_weight` in the step's loss.
-    Train { loss_weight: f64 },
+    /// Forward and backward; gradients are `scale` times what the factors of the batch say.
+    Train { scale: f64 },
     /// Forward with losses.
     Evaluate,
     /// Forward with outputs.
@@ -92,6 +94,8 @@ pub(crate) enum Mode {
 pub(crate) struct Batch {
     pub(crate) inputs: Vec<Option<Tree<AnyTensor>>>,
     pub(crate) targets: Vec<Option<Tree<AnyTensor>>>,
+    /// What each micro-batch counts in a training step.
+    pub(crate) factors: Factors,
 }
 
 /// What one micro-batch keeps at one stage.
@@ -103,7 +107,8 @@ struct Slot {
     leaves: Vec<AnyTensor>,
     /// Outputs that a gradient will come back for, in message order.
     outputs: Vec<AnyTensor>,
-    loss: Option<Tensor<1>>,
+    /// The loss, and the gradient to start from.
+    loss: Option<(Tensor<1>, f64)>,
     /// The segments that run again in the backward pass.
     tape: Tape,
     outgoing: Option<Message>,
@@ -118,7 +123,7 @@ struct Slot {
 /// What a run leaves behind on one rank.
 pub(crate) struct RunResult {
     /// Losses by micro-batch, on the rank of the last stage.
-    pub(crate) losses: Vec<Option<Tensor<1>>>,
+    pub(crate) losses: Vec<Option<Loss>>,
     /// Outputs by micro-batch, on the rank of the last stage, when they were asked for.
     pub(crate) outputs: Vec<Option<Message>>,
     /// Sums over the micro-batches.
@@ -402,21 +407,15 @@ impl<'a> Interpreter<'a> {
         }
         let pass = self.numbering.loss(pass);
         let loss = guard("the loss function", || pass.during(|| (self.loss)(output, target)))??;
-        let elements = loss.shape().num_elements();
-        if elements != 1 {
-            return Err(Cause::LossShape { elements });
+        let factor = loss.factor(&self.batch.factors, index(micro_batch))?;
+        if let Mode::Train { scale } = self.mode {
+            self.slot(buffer).loss = Some((loss.value.clone(), scale * factor));
         }
-        self.result.losses[index(micro_batch)] = Some(loss.clone().inner());
-        if self.is_training() {
-            self.slot(buffer).loss = Some(loss);
-        }
+        self.result.losses[index(micro_batch)] = Some(loss.without_graph());
         Ok(())
     }
 
     fn backward(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
-        let Mode::Train { loss_weight } = self.mode else {
-            unreachable!("a plan with backward passes is only run for training")
-        };
         let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
         let pass = self.numbering.pass(stage, micro_batch);
         let (function, loss_pass) = (self.loss, self.numbering.loss(pass));
@@ -425,16 +424,19 @@ impl<'a> Interpreter<'a> {
         let outputs = mem::take(&mut slot.outputs);
         let tape = mem::take(&mut slot.tape);
         let deferred = slot.deferred.clone();
-        let again = slot.target.take();
-        let pairs = match (slot.loss.take(), &again) {
-            (_, Some(_)) => Vec::new(),
-            (Some(loss), None) => vec![loss_pair(loss, loss_weight)?],
-            (None, None) => {
+        let (pairs, again) = match (slot.loss.take(), slot.target.take()) {
+            // What counts nothing has no gradient, not even that of a mean over nothing, which is no number.
+            (Some((_, factor)), _) if factor == 0.0 => (Vec::new(), None),
+            (Some((_, weight)), Some(target)) => {
+                (Vec::new(), Some(LossAgain { function, target, pass: loss_pass, weight }))
+            }
+            (Some((loss, factor)), None) => (vec![loss_pair(loss, factor)?], None),
+            (None, _) => {
                 let gradients = slot.output_gradients.take().expect(PROVED);
-                outputs.into_iter().zip(gradients).filter_map(|(output, g)| Some((output, g?))).collect()
+                let pairs = outputs.into_iter().zip(gradients).filter_map(|(output, g)| Some((output, g?)));
+                (pairs.collect(), None)
             }
         };
-        let again = again.map(|target| LossAgain { function, target, pass: loss_pass, weight: loss_weight });
         let way = tape.backward(&module.layers, pairs, &leaves, (pass, deferred.as_ref()), again)?;
         if let Some(spent) = way.recompute {
             self.result.timing.record_recompute(stage, spent);

@@ -134,6 +134,38 @@ pub enum Cause {
         /// Number of elements.
         elements: usize,
     },
+    /// The normaliser needs a weight that the loss function did not return.
+    #[error("the loss function returned no weight, which the normaliser is to use: return `Loss::new(..).weight(..)`")]
+    NoWeight,
+    /// A weight that is negative or no number.
+    #[error("the loss function returned the weight {weight}: give a finite number of at least 0")]
+    LossWeight {
+        /// The weight.
+        weight: f64,
+    },
+    /// No micro-batch of a step or an evaluation counts.
+    #[error("all weights of the batch are 0, so that its mean is over nothing: leave such batches out of the data")]
+    NothingCounts,
+    /// A metric is not one number.
+    #[error("metric `{name}` has {elements} elements: reduce it to one, for instance by a mean")]
+    MetricShape {
+        /// Its name.
+        name: String,
+        /// Number of elements.
+        elements: usize,
+    },
+    /// The loss function gave two metrics one name.
+    #[error("the loss function returned two metrics `{name}`: give each its own name")]
+    MetricTwice {
+        /// The name.
+        name: String,
+    },
+    /// A metric is put together one way in one micro-batch and otherwise in another.
+    #[error("metric `{name}` is a mean, a sum or a list in one micro-batch and another of them in the next")]
+    MetricDiffers {
+        /// Its name.
+        name: String,
+    },
     /// The data ended inside a batch.
     #[error(
         "the data ended inside a batch: {found} of {wanted} micro-batches; give whole batches or drop the rest"

@@ -12,7 +12,7 @@ use brigade_partition::{Cuts, LayerInfo, PartitionError, PartitionMethod, Report
 use brigade_schedule::{CheckedPlan, Plan, ScheduleError, Shape, forward_only_on, one_f_one_b};
 use brigade_topology::{PipeRank, Placement, Rank, Stage};
 use brigade_wire::Tree;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 
 use self::builder::prove;
 use crate::error::{BuildError, Cause, StepError};
@@ -20,6 +20,7 @@ use crate::gradients::{NamedTensor, named_parameters};
 use crate::interpreter::Route;
 use crate::layer::LayerNames;
 use crate::layers::Layers;
+use crate::loss::Loss;
 use crate::random::Numbering;
 use crate::recompute::Recompute;
 use crate::reduce::{Grid, Groups};
@@ -32,7 +33,7 @@ pub use self::builder::PipelineModuleBuilder;
 
 /// The loss of one micro-batch from the last layer's output and the target.
 pub(crate) type LossFn =
-    Arc<dyn Fn(Tree<AnyTensor>, Tree<AnyTensor>) -> Result<Tensor<1>, Cause> + Send + Sync>;
+    Arc<dyn Fn(Tree<AnyTensor>, Tree<AnyTensor>) -> Result<Loss, Cause> + Send + Sync>;
 
 type ScheduleFn = Arc<dyn Fn(Shape) -> Result<Plan, ScheduleError> + Send + Sync>;
 
@@ -69,16 +70,18 @@ pub struct PipelineModule<I, O, T> {
 
 impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
     /// Starts from a list of layers and a loss: the mean of one micro-batch, as a tensor of one element.
-    pub fn builder(
+    ///
+    /// It may return more: see [`Loss`].
+    pub fn builder<L: Into<Loss>>(
         layers: &Layers<I, O>,
-        loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,
+        loss: impl Fn(O, T) -> L + Send + Sync + 'static,
     ) -> PipelineModuleBuilder<I, O, T> {
         let loss: LossFn = Arc::new(move |output, target| {
             let output =
                 O::from_tree(output).map_err(|source| Cause::LossValue { what: "output", source })?;
             let target =
                 T::from_tree(target).map_err(|source| Cause::LossValue { what: "target", source })?;
-            Ok(loss(output, target))
+            Ok(loss(output, target).into())
         });
         PipelineModuleBuilder {
             specs: layers.specs().to_vec(),

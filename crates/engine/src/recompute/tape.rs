@@ -200,7 +200,7 @@ impl Rerun {
         let pairs = match loss {
             Some(LossAgain { function, target, pass, weight }) => {
                 let loss = guard("the loss function", || pass.during(|| function(output, target)))??;
-                vec![loss_pair(loss, weight)?]
+                vec![loss_pair(loss.value, weight)?]
             }
             None => outputs_again(output, of_outputs, &layers)?,
         };
