@@ -16,8 +16,8 @@ use crossbeam::channel::{Receiver, Sender};
 use crate::error::{Cause, Site, StepError, guard};
 use crate::gradients::OrderedSum;
 use crate::hub::LinkKey;
-use crate::message::{BoundaryTensor, Direction, Message, Tag};
 use crate::loss::Loss;
+use crate::message::{BoundaryTensor, Direction, Message, Tag};
 use crate::module::LossFn;
 use crate::normaliser::Factors;
 use crate::random::Numbering;
@@ -85,6 +85,8 @@ pub(crate) enum Mode {
     Train { scale: f64 },
     /// Forward with losses.
     Evaluate,
+    /// Forward with losses and outputs.
+    EvaluateAndPredict,
     /// Forward with outputs.
     Predict,
 }
@@ -195,6 +197,12 @@ impl<'a> Interpreter<'a> {
             self.untracked = guard("a layer's copy without gradients", all)?;
         }
         Ok(self)
+    }
+
+    /// Adds the gradients of this run to those of runs before it.
+    pub(crate) fn starting_from(mut self, gradients: GradientsParams) -> Self {
+        self.result.gradients = gradients;
+        self
     }
 
     /// Runs every instruction up to the end of the batch, whose collectives are left to the engine.
@@ -396,9 +404,11 @@ impl<'a> Interpreter<'a> {
             slot.outputs = outputs;
             return Ok(());
         }
-        if self.mode == Mode::Predict {
-            let (message, _) = Message::activations(tag, output);
+        if matches!(self.mode, Mode::Predict | Mode::EvaluateAndPredict) {
+            let (message, _) = Message::activations(tag, output.clone());
             self.result.outputs[index(micro_batch)] = Some(message);
+        }
+        if self.mode == Mode::Predict {
             return Ok(());
         }
         let target = self.slot(buffer).target.take().expect(PROVED);

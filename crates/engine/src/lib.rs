@@ -33,6 +33,7 @@ mod data;
 mod engine;
 mod erased;
 mod error;
+mod evaluation;
 mod gradients;
 mod hub;
 mod inject;
@@ -67,11 +68,12 @@ pub use data::{
     DataItem, Merge, MergeError, Sampler, SamplerConfig, SamplerError, SamplerState, SplitError, Tail,
     merge_pieces, piece_sizes, split_batch,
 };
-pub use engine::{PipelineEngine, TrainConfig};
+pub use engine::{DataOn, PipelineEngine, TrainConfig};
 pub use error::{
     BuildError, Cause, EngineError, LayerTypeError, Site, StepError, TensorError, TieError, TieProblem,
     ValueError, WorldError, WorldSizeError,
 };
+pub use evaluation::{EvalOptions, Evaluation, Outputs, OutputsOn};
 pub use gradients::NamedTensor;
 pub use inject::backward_with;
 pub use layer::{Layer, LayerError, LayerLabel};
@@ -81,7 +83,7 @@ pub use module::{BASE_SEED_DEFAULT, PipelineModule, PipelineModuleBuilder};
 pub use normaliser::Normaliser;
 pub use recompute::{Recompute, Segment};
 pub use reduce::OptimizerSharding;
-pub use report::{EvalReport, RankTimes, StepReport, StepTimes};
+pub use report::{EvalReport, Metric, Note, RankTimes, StepReport, StepTimes};
 pub use tensor::{AnyTensor, LeafRole, RANK_MAX};
 pub use tie::Tie;
 pub use timing::{Spent, StageTimes};

@@ -21,6 +21,10 @@ pub(crate) enum Direction {
     Totals,
     /// New values of parameters, to the ranks that hold copies.
     Values,
+    /// The targets of a batch, to the last stage.
+    Targets,
+    /// What the loss function returned beside the loss, to every rank.
+    Metrics,
 }
 
 /// What a message is: the stage that produced it, the micro-batch and the direction.
@@ -45,6 +49,8 @@ impl fmt::Display for Tag {
             Direction::Backward => "gradients",
             Direction::Gradients => return f.write_str("gradients of parameters"),
             Direction::Totals => return f.write_str("summed gradients of parameters"),
+            Direction::Targets => return f.write_str("the targets of a batch"),
+            Direction::Metrics => return f.write_str("metrics"),
             Direction::Values => return f.write_str("new values of parameters"),
         };
         write!(f, "{what} of stage {}, micro-batch {}", self.stage, self.micro_batch)

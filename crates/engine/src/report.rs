@@ -1,5 +1,7 @@
 //! What a step reports: the loss, and how long each rank and stage took.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use brigade_topology::Stage;
@@ -11,14 +13,20 @@ use crate::timing::{Spent, StageTimes, Timing};
 pub struct StepReport {
     /// Number of this step, from 1.
     pub step: u64,
-    /// Mean of the micro-batches' losses, over all replicas.
+    /// Mean of the losses of all micro-batches, by the rule of the [`Normaliser`](crate::Normaliser).
     pub loss: f64,
     /// Loss of each micro-batch: those of the first replica in their order, then those of the next.
     pub micro_batch_losses: Vec<f64>,
+    /// What the loss function returned beside the loss, by name.
+    pub metrics: BTreeMap<String, Metric>,
     /// Learning rate of this step.
     pub learning_rate: f64,
     /// Norm of all gradients before clipping, when they are clipped by it.
     pub gradient_norm: Option<f64>,
+    /// Whether the weights were updated; not when the gradients were kept for a later call.
+    pub is_update: bool,
+    /// What the caller may not have expected.
+    pub note: Option<Note>,
     /// Wall time of this rank from the first instruction to the updated weights.
     pub elapsed: Duration,
     /// Where the time went, on every rank.
@@ -28,10 +36,60 @@ pub struct StepReport {
 /// One evaluation, equal on every rank.
 #[derive(Clone, Debug)]
 pub struct EvalReport {
-    /// Mean of the micro-batches' losses, over all replicas.
+    /// Mean of the losses of all micro-batches, by the rule of the [`Normaliser`](crate::Normaliser).
     pub loss: f64,
     /// Loss of each micro-batch: those of the first replica in their order, then those of the next.
     pub micro_batch_losses: Vec<f64>,
+    /// What the loss function returned beside the loss, by name.
+    pub metrics: BTreeMap<String, Metric>,
+    /// What the caller may not have expected.
+    pub note: Option<Note>,
+}
+
+/// The values of one metric over a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Metric {
+    /// A mean or a sum.
+    Number(f64),
+    /// One for each micro-batch that has it, in their order.
+    List(Vec<f64>),
+}
+
+impl Metric {
+    /// The number, unless it is a list.
+    #[must_use]
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::List(_) => None,
+        }
+    }
+}
+
+/// Something that went otherwise than asked, and is still right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// The batch had fewer samples than micro-batches were asked for.
+    FewerMicroBatches {
+        /// Asked number.
+        wanted: u32,
+        /// Number that ran, of one sample or more.
+        made: u32,
+    },
+}
+
+impl Note {
+    pub(crate) fn of(wanted: u32, made: u32) -> Option<Self> {
+        (made < wanted).then_some(Self::FewerMicroBatches { wanted, made })
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::FewerMicroBatches { wanted, made } = self;
+        write!(f, "the batch has samples for {made} of {wanted} micro-batches: {made} ran")
+    }
 }
 
 /// Times of one rank in one step.

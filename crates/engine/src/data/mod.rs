@@ -6,6 +6,5 @@ mod sampler;
 
 pub use self::item::DataItem;
 pub use self::pieces::{Merge, MergeError, SplitError, merge_pieces, piece_sizes, split_batch};
-#[expect(unused_imports, reason = "the engine uses them next")]
 pub(crate) use self::pieces::{cut, merge, n_samples};
 pub use self::sampler::{Sampler, SamplerConfig, SamplerError, SamplerState, Tail};

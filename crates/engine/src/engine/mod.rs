@@ -2,6 +2,8 @@
 
 mod data;
 mod evaluate;
+mod share;
+mod source;
 mod step;
 mod train;
 
@@ -18,16 +20,24 @@ use crate::error::{BuildError, Cause, EngineError, StepError, guard};
 use crate::gradients::NamedTensor;
 use crate::interpreter::Route;
 use crate::module::PipelineModule;
+use crate::normaliser::Normaliser;
 use crate::reduce::{OptimizerSharding, Reducer};
 use crate::report::StepTimes;
 use crate::timing::Spent;
 use crate::value::Value;
 
+use self::source::TargetLinks;
+use self::train::Accumulated;
+
+pub use self::source::DataOn;
+
 type GradientObserver = Box<dyn FnMut(&[NamedTensor]) + Send>;
 
-/// The most plans for evaluation that an engine keeps, one for each number of micro-batches: a program
-/// that evaluates on ever other numbers must not gather plans for ever.
-const EVALUATION_PLANS_MAX: usize = 16;
+type BatchFn<I, T> = Box<dyn FnMut(I, T) -> (I, T) + Send>;
+
+/// The most further plans that an engine keeps for training, and for evaluation, one for each number of
+/// micro-batches: a program that comes with ever other numbers must not gather plans for ever.
+const PLANS_MAX: usize = 16;
 
 /// How to train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,13 +46,19 @@ const EVALUATION_PLANS_MAX: usize = 16;
 pub struct TrainConfig {
     /// Learning rate of the first step; see [`PipelineEngine::set_learning_rate`].
     pub learning_rate: f64,
+    /// What loss and gradient are a mean over.
+    #[serde(default)]
+    pub normaliser: Normaliser,
+    /// Which ranks read the data.
+    #[serde(default)]
+    pub data_on: DataOn,
 }
 
 impl TrainConfig {
     /// Trains at `learning_rate`, with the defaults for everything else.
     #[must_use]
     pub fn new(learning_rate: f64) -> Self {
-        Self { learning_rate }
+        Self { learning_rate, normaliser: Normaliser::default(), data_on: DataOn::default() }
     }
 }
 
@@ -94,8 +110,15 @@ pub struct PipelineEngine<I, O, T> {
     learning_rate: f64,
     n_steps: u64,
     training: Route,
+    /// Plans for batches of fewer micro-batches.
+    trainings: BTreeMap<u32, Route>,
     reducer: Reducer,
     evaluations: BTreeMap<u32, Route>,
+    normaliser: Normaliser,
+    data_on: DataOn,
+    targets: TargetLinks,
+    batch_fn: Option<BatchFn<I, T>>,
+    accumulated: Option<Accumulated>,
     observer: Option<GradientObserver>,
     clipping: Option<GradientClipping>,
     /// What every rank must have in common, compared at each call.
@@ -116,15 +139,24 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         check_learning_rate(config.learning_rate)?;
         let training = module.route(Arc::clone(&module.training))?;
         let reducer = make_reducer(&module, OptimizerSharding::default())?;
-        let identity = format!("engine {}, {}", training.serial, module.identity());
+        let TrainConfig { learning_rate, normaliser, data_on, .. } = config;
+        let targets = TargetLinks::new(&module, data_on)
+            .map_err(|cause| module.rank.fail(module.rank.site("engine set-up"), cause))?;
+        let identity = format!("engine {}, {}, mean over {normaliser:?}", training.serial, module.identity());
         Ok(Self {
             module,
             optimizer,
-            learning_rate: config.learning_rate,
+            learning_rate,
             n_steps: 0,
             training,
+            trainings: BTreeMap::new(),
             reducer,
             evaluations: BTreeMap::new(),
+            normaliser,
+            data_on,
+            targets,
+            batch_fn: None,
+            accumulated: None,
             observer: None,
             clipping: None,
             identity,
@@ -175,6 +207,14 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         }
         self.clipping = clipping;
         Ok(())
+    }
+
+    /// Applies `function` to every pair of input and target that training and evaluation take from their
+    /// data, on the ranks that take it, or no longer.
+    ///
+    /// A function that changes the types stands as well at the data itself: `data.map(function)`.
+    pub fn set_batch_fn(&mut self, function: Option<impl FnMut(I, T) -> (I, T) + Send + 'static>) {
+        self.batch_fn = function.map(|function| -> BatchFn<I, T> { Box::new(function) });
     }
 
     /// Says who keeps the optimizer's states where the pipeline has replicas; give every rank the same.

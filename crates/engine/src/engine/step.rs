@@ -12,13 +12,6 @@ use crate::timing::Timing;
 use crate::value::Value;
 
 impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
-    /// What each micro-batch's loss counts in the mean over all micro-batches of all replicas: the one
-    /// factor between a loss and its share of the step's loss and gradient.
-    pub(super) fn loss_weight(&self) -> f64 {
-        let n_replicas = u32::try_from(self.module.n_replicas()).unwrap_or(u32::MAX);
-        1.0 / (f64::from(self.module.n_micro_batches()) * f64::from(n_replicas))
-    }
-
     /// Adds the gradients of all copies up, clips them if asked, updates the weights and gives all
     /// copies the new ones; returns the norm if it was needed.
     pub(super) fn step(

@@ -9,6 +9,8 @@ use brigade_schedule::{CostError, MicroBatch};
 use brigade_topology::{Rank, Stage};
 use brigade_wire::UnflattenError;
 
+use crate::data::{MergeError, SplitError};
+
 use super::{BuildError, TensorError, ValueError, panic_message};
 use crate::layer::LayerLabel;
 
@@ -135,7 +137,9 @@ pub enum Cause {
         elements: usize,
     },
     /// The normaliser needs a weight that the loss function did not return.
-    #[error("the loss function returned no weight, which the normaliser is to use: return `Loss::new(..).weight(..)`")]
+    #[error(
+        "the loss function returned no weight, which the normaliser is to use: return `Loss::new(..).weight(..)`"
+    )]
     NoWeight,
     /// A weight that is negative or no number.
     #[error("the loss function returned the weight {weight}: give a finite number of at least 0")]
@@ -144,7 +148,9 @@ pub enum Cause {
         weight: f64,
     },
     /// No micro-batch of a step or an evaluation counts.
-    #[error("all weights of the batch are 0, so that its mean is over nothing: leave such batches out of the data")]
+    #[error(
+        "all weights of the batch are 0, so that its mean is over nothing: leave such batches out of the data"
+    )]
     NothingCounts,
     /// A metric is not one number.
     #[error("metric `{name}` has {elements} elements: reduce it to one, for instance by a mean")]
@@ -188,6 +194,46 @@ pub enum Cause {
         /// This rank's number of micro-batches.
         here: usize,
     },
+    /// Two ranks of a pipeline were given micro-batches with other ids.
+    #[error(
+        "item {item} of the data is {} on rank {other} and {} on this rank: read the same samples in the same order on both",
+        show_id(*there), show_id(*here)
+    )]
+    IdsDiffer {
+        /// Number of the item in this call.
+        item: usize,
+        /// The other rank.
+        other: Rank,
+        /// Its id.
+        there: Option<u64>,
+        /// This rank's id.
+        here: Option<u64>,
+    },
+    /// Two ranks of a pipeline were given micro-batches of other sizes.
+    #[error(
+        "item {item} of the data has {there} samples on rank {other} and {here} on this rank: read the same samples on both"
+    )]
+    SamplesDiffer {
+        /// Number of the item in this call.
+        item: usize,
+        /// The other rank.
+        other: Rank,
+        /// Samples on that rank.
+        there: u64,
+        /// Samples on this rank.
+        here: u64,
+    },
+    /// A mean over samples needs their number.
+    #[error(
+        "neither input nor target holds a tensor with samples, over which the normaliser is to take the mean"
+    )]
+    NoSamples,
+    /// A batch cannot be cut into micro-batches.
+    #[error("the batch cannot be split: {0}")]
+    Split(SplitError),
+    /// Outputs cannot be put together.
+    #[error("the outputs cannot be put together: {0}")]
+    Merge(MergeError),
     /// The ranks called different functions, or with different numbers.
     #[error("this rank called {here}, rank {other} called {there}: every rank must make the same calls")]
     CallsDiffer {
@@ -308,6 +354,10 @@ pub enum Cause {
     /// The measured times cannot be replayed.
     #[error("the plan cannot be replayed with the measured times: {0}")]
     Replay(CostError),
+}
+
+fn show_id(id: Option<u64>) -> String {
+    id.map_or("without an id".to_owned(), |id| format!("{id:#x}"))
 }
 
 /// Runs a user's function, whose panic becomes a cause that names it.

@@ -184,6 +184,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             groups,
             training: Arc::new(checked),
             recompute: self.recompute,
+            schedule: self.schedule,
             cuts,
             infos,
             base_seed: self.base_seed,

@@ -32,8 +32,7 @@ use crate::world::RankHandle;
 pub use self::builder::PipelineModuleBuilder;
 
 /// The loss of one micro-batch from the last layer's output and the target.
-pub(crate) type LossFn =
-    Arc<dyn Fn(Tree<AnyTensor>, Tree<AnyTensor>) -> Result<Loss, Cause> + Send + Sync>;
+pub(crate) type LossFn = Arc<dyn Fn(Tree<AnyTensor>, Tree<AnyTensor>) -> Result<Loss, Cause> + Send + Sync>;
 
 type ScheduleFn = Arc<dyn Fn(Shape) -> Result<Plan, ScheduleError> + Send + Sync>;
 
@@ -60,6 +59,7 @@ pub struct PipelineModule<I, O, T> {
     pub(crate) groups: Groups,
     pub(crate) training: Arc<CheckedPlan>,
     pub(crate) recompute: Recompute,
+    schedule: ScheduleFn,
     cuts: Cuts,
     infos: Vec<LayerInfo>,
     /// Seed of the layers, and of keyed random numbers.
@@ -180,6 +180,27 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
     /// A forward-only plan over the same stages.
     pub(crate) fn evaluation_plan(&self, n_micro_batches: u32) -> Result<CheckedPlan, BuildError> {
         prove(&forward_only_on(self.placement, n_micro_batches)?)
+    }
+
+    /// The plan of a training batch of another number of micro-batches, over the same stages.
+    pub(crate) fn training_plan(&self, n_micro_batches: u32) -> Result<CheckedPlan, BuildError> {
+        let plan = (self.schedule)(Shape { n_ranks: self.placement.n_ranks(), n_micro_batches })?;
+        if plan.placement() != self.placement {
+            let found = "places the stages otherwise than for a full batch";
+            return Err(BuildError::PlanKind { wanted: "training", found });
+        }
+        let checked = prove(&plan)?;
+        if checked.n_micro_batches() != n_micro_batches {
+            let found = "is for another number of micro-batches";
+            return Err(BuildError::PlanKind { wanted: "training", found });
+        }
+        Ok(checked)
+    }
+
+    /// The ranks of this pipeline that hold a stage.
+    pub(crate) fn holders(&self, stage: Stage) -> Vec<Rank> {
+        let holders = self.placement.holders_of(stage).into_iter().flatten();
+        holders.filter_map(|holder| self.ranks.get(holder.index()).copied()).collect()
     }
 
     /// This rank's ends of the links of a plan.
