@@ -305,7 +305,7 @@ impl<'a> Interpreter<'a> {
         let link = self.route.receivers.get(&from).expect("the plan lists the links that it uses");
         let peer = self.route.ranks[from.index()];
         let message = self.rank.hub().receive(link, peer, || site(self.rank.rank(), instruction))?;
-        match expected_tag(instruction) {
+        match Tag::expected(instruction) {
             Some(expected) if expected != message.tag => Err(self.fail(
                 instruction,
                 Cause::UnexpectedMessage {
@@ -436,7 +436,7 @@ impl<'a> Interpreter<'a> {
         let deferred = slot.deferred.clone();
         let (pairs, again) = match (slot.loss.take(), slot.target.take()) {
             // What counts nothing has no gradient, not even that of a mean over nothing, which is no number.
-            (Some((_, factor)), _) if factor == 0.0 => (Vec::new(), None),
+            (Some((_, 0.0)), _) => (Vec::new(), None),
             (Some((_, weight)), Some(target)) => {
                 (Vec::new(), Some(LossAgain { function, target, pass: loss_pass, weight }))
             }
@@ -484,18 +484,5 @@ fn site(rank: Rank, instruction: &Instruction) -> Site {
         stage: visit.map(|(stage, ..)| stage),
         micro_batch: visit.map(|(_, micro_batch, _)| micro_batch),
         instruction: instruction.to_string(),
-    }
-}
-
-/// What the message of a receive must be: activations come from the stage before, gradients from the next.
-fn expected_tag(instruction: &Instruction) -> Option<Tag> {
-    match *instruction {
-        Instruction::RecvActivation { stage, micro_batch, .. } => {
-            Some(Tag { stage: Stage(stage.0.checked_sub(1)?), micro_batch, direction: Direction::Forward })
-        }
-        Instruction::RecvGrad { stage, micro_batch, .. } => {
-            Some(Tag { stage: Stage(stage.0.checked_add(1)?), micro_batch, direction: Direction::Backward })
-        }
-        _ => None,
     }
 }

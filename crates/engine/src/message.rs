@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use brigade_schedule::MicroBatch;
+use brigade_schedule::{Instruction, MicroBatch};
 use brigade_topology::Stage;
 use brigade_wire::{Leaf, Metadata, Tree, UnflattenError, flatten, unflatten};
 
@@ -39,6 +39,22 @@ impl Tag {
     /// The tag of a message at the end of a batch, which belongs to no stage and no micro-batch.
     pub(crate) fn parcel(direction: Direction) -> Self {
         Self { stage: Stage(0), micro_batch: MicroBatch(0), direction }
+    }
+
+    /// What the message of a receive must be: activations come from the stage before, gradients from the
+    /// next.
+    pub(crate) fn expected(instruction: &Instruction) -> Option<Self> {
+        match *instruction {
+            Instruction::RecvActivation { stage, micro_batch, .. } => {
+                let stage = Stage(stage.0.checked_sub(1)?);
+                Some(Self { stage, micro_batch, direction: Direction::Forward })
+            }
+            Instruction::RecvGrad { stage, micro_batch, .. } => {
+                let stage = Stage(stage.0.checked_add(1)?);
+                Some(Self { stage, micro_batch, direction: Direction::Backward })
+            }
+            _ => None,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::data::{DataItem, cut, n_samples, piece_sizes};
 use crate::error::{Cause, Site, StepError, guard};
 use crate::hub::Contribution;
 use crate::interpreter::Batch;
-use crate::normaliser::{Counts, Normaliser};
+use crate::normaliser::{Counts, Factors, Normaliser};
 use crate::tensor::AnyTensor;
 use crate::value::Value;
 
@@ -210,9 +210,19 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let batch = Batch {
             inputs: inputs.into_iter().map(Some).collect(),
             targets: targets.into_iter().map(Some).collect(),
-            ..Batch::default()
+            factors: self.factors(&counts, n_micro_batches, 1.0),
         };
         Ok(Agreed { batch, n_micro_batches, counts })
+    }
+
+    /// What each micro-batch of this replica counts while the batch runs, divided by `whole`.
+    pub(super) fn factors(&self, counts: &Counts, n_micro_batches: u32, whole: f64) -> Factors {
+        if self.normaliser == Normaliser::Weights {
+            return Factors::Returned;
+        }
+        let m = usize::try_from(n_micro_batches).unwrap_or(usize::MAX);
+        let own = counts.each.iter().skip(self.module.replica.saturating_mul(m)).take(m);
+        Factors::Known(own.map(|count| count / whole).collect())
     }
 
     fn erase<U: Value>(&self, value: U, site: &impl Fn() -> Site) -> Result<Tree<AnyTensor>, StepError> {
@@ -247,7 +257,7 @@ impl Offer {
 /// whose data ended first.
 fn agree(offers: &[Offer], wanted: usize) -> Result<bool, (Rank, Cause)> {
     let lowest = offers.iter().min_by_key(|offer| offer.found);
-    let highest = offers.iter().rev().max_by_key(|offer| offer.found);
+    let highest = offers.iter().max_by_key(|offer| offer.found);
     let (Some(lowest), Some(highest)) = (lowest, highest) else { return Ok(false) };
     if lowest.found == wanted {
         return Ok(true);

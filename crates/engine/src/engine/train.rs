@@ -13,7 +13,7 @@ use super::{PLANS_MAX, PipelineEngine};
 use crate::data::DataItem;
 use crate::error::{Cause, StepError};
 use crate::interpreter::{Interpreter, Mode, RunResult};
-use crate::normaliser::{Counts, Factors, Normaliser};
+use crate::normaliser::Normaliser;
 use crate::report::{Note, StepReport, StepTimes};
 use crate::stage::RankModule;
 use crate::value::Value;
@@ -130,7 +130,9 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         // Where the whole is known and is this batch, factors are divided before anything runs.
         let is_whole = then == Then::Update && self.accumulated.is_none();
         let divides_late = !is_whole || self.normaliser == Normaliser::Weights;
-        batch.factors = self.factors(&counts, n_micro_batches, !divides_late);
+        if !divides_late {
+            batch.factors = self.factors(&counts, n_micro_batches, counts.total);
+        }
 
         let started = Instant::now();
         let before = self.accumulated.take();
@@ -174,17 +176,6 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         }
         self.n_steps += 1;
         self.report(losses, gradient_norm, elapsed, times, note, then).map(Some)
-    }
-
-    /// What each micro-batch of this replica counts while the batch runs.
-    fn factors(&self, counts: &Counts, n_micro_batches: u32, is_divided: bool) -> Factors {
-        if self.normaliser == Normaliser::Weights {
-            return Factors::Returned;
-        }
-        let m = usize::try_from(n_micro_batches).unwrap_or(usize::MAX);
-        let total = if is_divided { counts.total } else { 1.0 };
-        let own = counts.each.iter().skip(self.module.replica.saturating_mul(m)).take(m);
-        Factors::Known(own.map(|count| count / total).collect())
     }
 
     fn report(
