@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use brigade_engine::partition::Report;
-use brigade_engine::schedule::{PipeRank, Timeline};
 use brigade_engine::{PipelineEngine, PipelineModule, RankHandle, StepReport, TrainConfig, World};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Int, Tensor};
@@ -124,7 +123,9 @@ fn train_step(engine: &mut Engine, options: &Options, corpus: &Corpus, step: u32
     let StepReport { loss, times, .. } = report.ok_or(RankError::DataEnded { step })?;
     let elapsed = started.elapsed();
     let timeline = engine.replay(&times).map_err(|cause| RankError::Replay(Box::new(cause)))?;
-    Ok(Step { loss, elapsed, bubble_measured: times.bubble_wall(), bubble_planned: idle_share(&timeline) })
+    // Both are the mean over the ranks of the idle share of the whole step.
+    let (bubble_measured, bubble_planned) = (times.bubble_wall(), timeline.idle_share_mean());
+    Ok(Step { loss, elapsed, bubble_measured, bubble_planned })
 }
 
 fn evaluate(engine: &mut Engine, options: &Options, corpus: &Corpus, step: u32) -> Result<f64, RankError> {
@@ -132,17 +133,6 @@ fn evaluate(engine: &mut Engine, options: &Options, corpus: &Corpus, step: u32) 
         (0..EVAL_BATCHES).map(|micro_batch| corpus.evaluation_pair(micro_batch, options.micro_batch));
     let report = engine.eval_batch(&mut pairs, EVAL_BATCHES)?;
     report.map(|report| report.loss).ok_or(RankError::DataEnded { step })
-}
-
-/// Idle share of the step, averaged over the ranks: what
-/// [`StepTimes::bubble_wall`](brigade_engine::StepTimes::bubble_wall) measures, as the plan alone gives it.
-fn idle_share(timeline: &Timeline) -> f64 {
-    if timeline.makespan_s() <= 0.0 {
-        return 0.0;
-    }
-    let ranks = (0..).take(timeline.ranks().len()).map(PipeRank);
-    let (idle_s, n_ranks) = ranks.fold((0.0, 0.0), |(sum, n), rank| (sum + timeline.idle_s(rank), n + 1.0));
-    idle_s / (timeline.makespan_s() * n_ranks)
 }
 
 fn to_usize(number: u32) -> usize {
