@@ -33,18 +33,22 @@ fn large(c: &mut Criterion) {
 /// One rank of 10 000 with 100 000 micro-batches.
 fn stream(c: &mut Criterion) {
     let shape = Shape { n_ranks: 10_000, n_micro_batches: 100_000 };
-    let stream = Stream::new(Schedule::OneFOneB, shape).expect("a stream");
     let mut group = c.benchmark_group("stream_10000x100000");
     group.sample_size(10);
-    group.bench_function("instructions_of_a_rank", |b| {
-        b.iter(|| stream.instructions(black_box(PipeRank(17))).expect("a rank").count());
-    });
+    for schedule in [Schedule::OneFOneB, Schedule::DualPipe] {
+        let stream = Stream::new(schedule, shape).expect("a stream");
+        group.bench_function(format!("{schedule}_instructions_of_a_rank"), |b| {
+            b.iter(|| stream.instructions(black_box(PipeRank(17))).expect("a rank").count());
+        });
+    }
     group.finish();
 }
 
 fn search(c: &mut Criterion) {
     let mut group = c.benchmark_group("search");
     group.sample_size(10);
+    let large = Shape { n_ranks: 512, n_micro_batches: 2048 };
+    group.bench_function("zb_v_512x2048", |b| b.iter(|| Schedule::ZbV.plan(black_box(large))));
     for (name, n_ranks, n_micro_batches) in [("8x16", 8, 16), ("64x256", 64, 256)] {
         let v = Placement::v(n_ranks).expect("ranks");
         let linear = Placement::linear(n_ranks).expect("ranks");
