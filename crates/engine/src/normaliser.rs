@@ -39,7 +39,7 @@ pub enum Normaliser {
     Weights,
 }
 
-/// What the micro-batches of one replica count, before or without dividing by the whole.
+/// What the micro-batches of one replica count while a batch runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Factors {
     /// The loss function says it.
@@ -49,13 +49,10 @@ pub(crate) enum Factors {
     Known(Vec<f64>),
 }
 
-/// The count of one micro-batch and of all of them, in the unit of the normaliser.
-///
-/// `sizes` has the samples of every micro-batch of every replica, replica by replica; `None` when the
-/// normaliser needs them and they are not known.
+/// What every micro-batch of every replica counts, replica by replica, in the unit of the normaliser.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Counts {
-    /// By micro-batch, over all replicas; empty when the loss function says it.
+    /// By micro-batch; empty when the loss function says it.
     pub(crate) each: Vec<f64>,
     /// Their sum; 0 when the loss function says it.
     pub(crate) total: f64,
