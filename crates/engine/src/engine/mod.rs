@@ -247,8 +247,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         bytes.map_err(|cause| rank.fail(rank.site("optimizer_state_bytes"), cause))
     }
 
-    /// Compares all copies of every trained parameter: those of layers that share it, of ranks that
-    /// hold one stage, and of replicas. Every rank must call it.
+    /// Compares all copies of every parameter: those of layers that share it, of ranks that hold one
+    /// stage, and of replicas. Every rank must call it.
     ///
     /// They are equal bit for bit after every step; a layer that is built otherwise on each rank, or a
     /// program that changes the weights of one, is found here.

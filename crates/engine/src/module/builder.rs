@@ -253,7 +253,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             let built = build_layer(spec, index, &device)?;
             claim(&mut owners, &built, index)?;
             let n_parameters = u64::try_from(built.num_params()).unwrap_or(u64::MAX);
-            Ok((LayerInfo::new(spec.type_name(), n_parameters), layer_parameters(&built)))
+            Ok((LayerInfo::new(spec.type_name(), n_parameters), layer_parameters(built)))
         };
         self.specs.iter().enumerate().map(count).collect()
     }

@@ -14,7 +14,7 @@ use crate::layer::layer_name;
 use crate::stage::RankModule;
 
 impl Reducer {
-    /// Compares checksums of the values of all copies of each trained parameter, on every rank.
+    /// Compares checksums of the values of all copies of each parameter, on every rank.
     pub(crate) fn check(&self, module: &RankModule, groups: &Groups) -> Result<(), StepError> {
         let site = || self.rank.site("check_copies");
         let values = guard("a module's traversal", || values(module, |_| true));
@@ -22,7 +22,7 @@ impl Reducer {
         let mut words = Vec::new();
         for (number, group) in groups.iter().enumerate() {
             for copy in group.uses.iter().filter_map(|each| self.copies.get(&each.place)) {
-                if let Some(value) = values.get(&copy.id.val()).filter(|_| copy.is_trained) {
+                if let Some(value) = values.get(&copy.id.val()) {
                     let data = value.clone().into_data();
                     let mut hasher = DefaultHasher::new();
                     (data.as_bytes(), data.shape().as_slice()).hash(&mut hasher);

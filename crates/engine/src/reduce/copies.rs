@@ -19,12 +19,10 @@ pub(crate) struct Copy {
     pub(crate) id: ParamId,
     /// Number of dimensions.
     rank: usize,
-    /// Tells a parameter that is trained from one that is frozen and from a running statistic.
-    pub(crate) is_trained: bool,
 }
 
 /// The float parameters of a layer, in the order of its fields; none is made for it.
-pub(crate) fn parameters(layer: &AnyLayer) -> Vec<ParameterInfo> {
+pub(crate) fn parameters(layer: AnyLayer) -> Vec<ParameterInfo> {
     struct Collect {
         path: Vec<String>,
         found: Vec<ParameterInfo>,
@@ -32,7 +30,7 @@ pub(crate) fn parameters(layer: &AnyLayer) -> Vec<ParameterInfo> {
     impl ModuleVisitor for Collect {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let shape = param.lazy_shape().as_slice().to_vec();
-            self.found.push(ParameterInfo { path: self.path.join("."), shape });
+            self.found.push(ParameterInfo { path: self.path.join("."), shape, is_statistic: false });
         }
         fn enter_module(&mut self, name: &str, _container: &str) {
             self.path.push(name.to_owned());
@@ -43,7 +41,34 @@ pub(crate) fn parameters(layer: &AnyLayer) -> Vec<ParameterInfo> {
     }
     let mut collect = Collect { path: Vec::new(), found: Vec::new() };
     layer.visit(&mut collect);
-    collect.found
+    let mut found = collect.found;
+    for (info, is_statistic) in found.iter_mut().zip(statistics(layer)) {
+        info.is_statistic = is_statistic;
+    }
+    found
+}
+
+/// Which of a layer's float parameters are running statistics: they refuse to be trained. Burn shows them
+/// as parameters like others.
+fn statistics(layer: AnyLayer) -> Vec<bool> {
+    struct Ask;
+    impl ModuleMapper for Ask {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            // Statistics always have a value; a parameter that has none yet is left without.
+            let asked = param.is_initialized() && param.lazy_device().is_autodiff();
+            if asked { param.set_require_grad(true) } else { param }
+        }
+    }
+    struct Collect(Vec<bool>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let asked = param.is_initialized() && param.lazy_device().is_autodiff();
+            self.0.push(asked && !param.is_require_grad());
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    layer.map(&mut Ask).visit(&mut collect);
+    collect.0
 }
 
 /// The copies that a module holds, by their places in the model.
@@ -51,7 +76,7 @@ pub(crate) fn copies(module: &RankModule) -> BTreeMap<Place, Copy> {
     struct Collect(Vec<Copy>);
     impl ModuleVisitor for Collect {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(Copy { id: param.id, rank: D, is_trained: param.is_require_grad() });
+            self.0.push(Copy { id: param.id, rank: D });
         }
     }
     let mut copies = BTreeMap::new();

@@ -13,6 +13,8 @@ pub(crate) struct ParameterInfo {
     /// Path inside the layer, such as `attention.query.weight`.
     pub(crate) path: String,
     pub(crate) shape: Vec<usize>,
+    /// Whether it is a running statistic, which forward passes change and no gradient.
+    pub(crate) is_statistic: bool,
 }
 
 impl ParameterInfo {
@@ -212,7 +214,7 @@ mod tests {
     use super::*;
 
     fn info(path: &str, shape: &[usize]) -> ParameterInfo {
-        ParameterInfo { path: path.to_owned(), shape: shape.to_vec() }
+        ParameterInfo { path: path.to_owned(), shape: shape.to_vec(), is_statistic: false }
     }
 
     /// Layers with a weight and a bias each, one a stage.

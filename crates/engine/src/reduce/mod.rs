@@ -14,6 +14,7 @@ mod traffic;
 use std::collections::{BTreeMap, BTreeSet};
 
 use brigade_topology::Rank;
+use burn::module::Module;
 use burn::optim::GradientsParams;
 use crossbeam::channel::{Receiver, Sender};
 
@@ -145,8 +146,13 @@ impl Reducer {
             return Ok(module);
         }
         let sources = values_out.values().flatten().chain(values_here.iter().map(|(from, _)| from));
+        if self.traffic.has_statistics {
+            // Burn keeps the last update of a running statistic apart until then.
+            guard("a layer's validation form", || drop(module.valid()))
+                .map_err(|cause| self.fail(Direction::Values, cause))?;
+        }
         let sources: BTreeSet<u64> = sources
-            .filter(|place| updated.contains(place))
+            .filter(|place| updated.contains(place) || self.traffic.statistics.contains(place))
             .map(|place| self.copies[place].id.val())
             .collect();
         let new = guard("a module's traversal", || values(&module, |id| sources.contains(&id.val())))

@@ -6,7 +6,7 @@
 //! Both ends of a message derive its contents from the same groups in the same order, so that a message
 //! needs no names, and a transport between processes can post its receives ahead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use brigade_topology::{PipeRank, Rank};
 
@@ -64,12 +64,20 @@ pub(crate) struct Traffic {
     pub(crate) counted: Vec<(usize, Place)>,
     /// The parameters that this rank updates.
     pub(crate) updated: Vec<Place>,
+    /// Running statistics of this rank that other copies take.
+    pub(crate) statistics: BTreeSet<Place>,
+    /// Whether this rank gives or takes running statistics.
+    pub(crate) has_statistics: bool,
 }
 
 impl Traffic {
     pub(crate) fn new(groups: &Groups, grid: &Grid, here: Rank, sharding: OptimizerSharding) -> Self {
         let mut traffic = Self::default();
         for (number, group) in groups.iter().enumerate() {
+            if group.info.is_statistic {
+                traffic.statistic(group, grid, here);
+                continue;
+            }
             let reducer = at(grid, group.reducer, group.owner());
             if reducer == here {
                 traffic.counted.push((number, group.place()));
@@ -131,6 +139,26 @@ impl Traffic {
         }
     }
 
+    /// Forward passes of each copy have changed it: all take that of the owner in the first replica.
+    fn statistic(&mut self, group: &Group, grid: &Grid, here: Rank) {
+        let n_before = self.n_values();
+        let source = at(grid, 0, group.owner());
+        self.values(group, grid, here, source);
+        if self.n_values() > n_before {
+            self.has_statistics = true;
+            if source == here {
+                self.statistics.insert(group.place());
+            }
+        }
+    }
+
+    /// Number of parameters in the messages and the hand-overs of new values.
+    fn n_values(&self) -> usize {
+        let sent: usize = self.values_out.values().map(Vec::len).sum();
+        let taken: usize = self.values_in.values().map(Vec::len).sum();
+        sent + taken + self.values_here.len()
+    }
+
     /// The new value goes from its updater to every other copy in `grid`.
     fn values(&mut self, group: &Group, grid: &[Vec<Rank>], here: Rank, updater: Rank) {
         let mut takers: BTreeMap<Rank, Vec<Place>> = BTreeMap::new();
@@ -181,7 +209,8 @@ mod tests {
         let tie = Tie::new::<String>("k", []);
         let ties = [Some(&tie), Some(&tie), Some(&tie), None, Some(&tie)];
         let stages = [0, 1, 1, 2, 3].map(Stage);
-        let info = |path: &str, n| ParameterInfo { path: path.to_owned(), shape: vec![n] };
+        let info =
+            |path: &str, n| ParameterInfo { path: path.to_owned(), shape: vec![n], is_statistic: false };
         let parameters = vec![vec![info("weight", 4), info("bias", 2)]; 5];
         let placement = Placement::linear(4).expect("stages");
         let groups = Groups::new(&ties, &parameters, &stages, &placement, n_replicas).expect("sound");
@@ -239,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_pipeline_without_copies_sends_nothing() {
-        let info = ParameterInfo { path: "weight".to_owned(), shape: vec![4] };
+        let info = ParameterInfo { path: "weight".to_owned(), shape: vec![4], is_statistic: false };
         let placement = Placement::linear(2).expect("stages");
         let parameters = vec![vec![info]; 2];
         let groups = Groups::new(&[None, None], &parameters, &[Stage(0), Stage(1)], &placement, 1);

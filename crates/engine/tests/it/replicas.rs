@@ -10,8 +10,8 @@ use brigade_engine::{
     TrainConfig, World, WorldError,
 };
 use burn::module::{Module, Param};
-use burn::nn::{Linear, LinearConfig};
-use burn::optim::AdamWConfig;
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::support::{cross_entropy, gpt, quiet_ranks, tokens};
@@ -413,6 +413,73 @@ fn data_that_ends_on_one_replica_is_one_error_on_all_ranks() {
     let told = result.expect("every rank is told");
     let text = "rank 2 has 2 micro-batches for this batch, this rank 1: give every rank as many";
     assert!(told.iter().all(|other| *other == (1, text.to_owned())), "{told:?}");
+}
+
+#[derive(Module, Debug)]
+struct Normed {
+    linear: Linear,
+    norm: BatchNorm,
+}
+
+impl Layer for Normed {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.norm.forward::<2>(self.linear.forward(x))
+    }
+}
+
+/// Replicas, and both holders of a stage, gather statistics of other micro-batches; after each step all
+/// have those of the first, so that an evaluation does not depend on where a micro-batch runs.
+#[test]
+fn running_statistics_are_those_of_the_first_copy() {
+    let run = |schedule: Schedule, n_pipe: u64, n_data: u64, m: u32| {
+        let n_ranks = usize::try_from(n_pipe * n_data).expect("small");
+        let parts = World::local(n_ranks).expect("a few ranks").run(move |rank| {
+            let layers = Layers::new().repeat(4, |_, d| Normed {
+                linear: LinearConfig::new(3, 3).init(d),
+                norm: BatchNormConfig::new(3).init(d),
+            });
+            let mean_square = |y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean();
+            let module = PipelineModule::builder(&layers, mean_square)
+                .topology(ProcessTopology::pipe_data(n_pipe, n_data).expect("a grid"))
+                .partition("uniform".parse()?)
+                .schedule(move |shape| schedule.plan(shape))
+                .micro_batches(m)
+                .build(&rank)?;
+            // No learning: the statistics alone change.
+            let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig::new(0.0))?;
+            let first = 20 * engine.module().replica();
+            let mut data = (first..).map(spread);
+            for _ in 0..3 {
+                engine.train_batch(&mut data)?;
+                engine.check_copies()?;
+            }
+            let mut held_back = std::iter::repeat_with(|| spread(99));
+            let report = engine.eval_batch(&mut held_back, 2)?.expect("endless data");
+            Ok::<_, EngineError>(report.micro_batch_losses)
+        });
+        parts.expect("the run ends well").swap_remove(0)
+    };
+    let alone = run(Schedule::OneFOneB, 1, 1, 2);
+    assert_eq!(alone[0], alone[1], "one micro-batch, twice");
+    for n_pipe in 1..=2 {
+        let replicas = run(Schedule::OneFOneB, n_pipe, 2, 2);
+        assert_eq!(replicas, [alone[0]; 4], "the first replica has seen what the one has seen");
+    }
+    let both_ways = run(Schedule::DualPipe, 2, 1, 4);
+    assert_eq!(both_ways[0], both_ways[1], "one micro-batch, in each direction");
+    assert_ne!(both_ways[0], alone[0], "of the even micro-batches");
+}
+
+/// Rows that differ from each other, as batch normalisation needs them.
+fn spread(serial: usize) -> (Tensor<2>, Tensor<2>) {
+    let serial = f64::from(u16::try_from(serial).expect("small"));
+    let values: Vec<f32> = (0..12_u8)
+        .map(|i| format!("{:.5}", (f64::from(i) * (1.3 + serial)).sin()).parse().expect("a number"))
+        .collect();
+    let x = Tensor::from_data(TensorData::new(values, [4, 3]), &Device::flex());
+    (x, Tensor::full([4, 3], 0.5, &Device::flex()))
 }
 
 /// The others wait at the end of the batch for the rank that fails there.

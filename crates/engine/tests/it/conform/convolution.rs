@@ -1,5 +1,6 @@
 //! Convolutions with batch norm: statistics per micro-batch, running values updated in its order.
 
+use brigade_engine::schedule::Schedule;
 use brigade_engine::{Layer, Layers};
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -85,6 +86,10 @@ impl Model for ConvNet {
     }
     fn loss(y: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
         (y - target).powi_scalar(2).mean()
+    }
+    /// Each copy of a stage that runs in both directions gathers statistics of its own micro-batches.
+    fn runs_under(self, schedule: Schedule) -> bool {
+        schedule != Schedule::DualPipe
     }
     fn micro_batch(serial: usize, device: &Device) -> (Tensor<4>, Tensor<2>) {
         (rows([3, CHANNELS, SIDE, SIDE], serial, device), rows([3, CLASSES], serial + 1, device))

@@ -47,7 +47,7 @@ impl Extent {
     /// Every schedule that trains; the smoke part keeps one of each kind.
     fn schedules(self) -> Vec<Schedule> {
         let trains = |schedule: &Schedule| *schedule != Schedule::ForwardOnly;
-        let one_of_each = ["gpipe", "1f1b", "interleaved:2", "looped-bfs:2", "zb-h1", "zb-v"];
+        let one_of_each = ["gpipe", "1f1b", "interleaved:2", "looped-bfs:2", "zb-h1", "zb-v", "dual-pipe"];
         let all = Schedule::ALL.into_iter().filter(trains);
         match self {
             Self::Smoke => all.filter(|s| one_of_each.contains(&s.to_string().as_str())).collect(),

@@ -35,9 +35,10 @@ pub(super) trait Model: Copy + Send + Sync + 'static {
     /// The micro-batch with this serial number.
     fn micro_batch(serial: usize, device: &Device) -> (Self::Input, Self::Target);
 
-    /// How far apart two numbers may be, as a share of the largest of their tensor; 0 means equal bits.
-    fn tolerance(self, _schedule: Schedule) -> f64 {
-        0.0
+    /// How far apart two numbers may be, as a share of the largest of their kind in their step; 0 means
+    /// equal bits. A pipeline in both directions adds the even micro-batches and the odd ones up apart.
+    fn tolerance(self, schedule: Schedule) -> f64 {
+        if schedule == Schedule::DualPipe { 1e-5 } else { 0.0 }
     }
 
     fn runs_under(self, _schedule: Schedule) -> bool {
@@ -209,12 +210,13 @@ fn close(found: &[TensorData], reference: &[TensorData], tolerance: f64, what: &
         assert_eq!(found, reference, "{what}");
         return;
     }
-    assert_eq!(found.len(), reference.len(), "number of tensors, {what}");
-    for (found, reference) in found.iter().zip(reference) {
-        assert_eq!(found.shape(), reference.shape(), "{what}");
-        let numbers = |data: &TensorData| data.iter::<f64>().collect::<Vec<_>>();
-        close_numbers(&numbers(found), &numbers(reference), tolerance, what);
-    }
+    let shapes = |all: &[TensorData]| all.iter().map(|data| data.shape().clone()).collect::<Vec<_>>();
+    assert_eq!(shapes(found), shapes(reference), "{what}");
+    // All at once: some gradients are nothing but what rounding leaves of zero.
+    let numbers = |all: &[TensorData]| -> Vec<f64> {
+        all.iter().flat_map(|data| data.iter::<f64>().collect::<Vec<_>>()).collect()
+    };
+    close_numbers(&numbers(found), &numbers(reference), tolerance, what);
 }
 
 fn close_numbers(found: &[f64], reference: &[f64], tolerance: f64, what: &str) {
