@@ -53,6 +53,11 @@ impl Embed {
         let positions = EmbeddingConfig::new(SEQ, WIDTH).init(device);
         formula(Self { tokens, positions }, 0)
     }
+
+    /// Logits over the tokens by the same weight, the other way round.
+    pub(crate) fn unembed(&self, x: Tensor<3>) -> Tensor<3> {
+        x.matmul(self.tokens.weight.val().transpose().unsqueeze())
+    }
 }
 
 impl Layer for Embed {

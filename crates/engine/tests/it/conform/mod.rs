@@ -9,6 +9,7 @@ mod mixture;
 mod mlp;
 mod residual;
 mod run;
+mod tied;
 
 use brigade_engine::schedule::{Schedule, Shape};
 
@@ -89,6 +90,11 @@ fn mlp() {
 #[test]
 fn gpt() {
     conform(gpt::Gpt);
+}
+
+#[test]
+fn tied_gpt() {
+    conform(tied::TiedGpt);
 }
 
 #[test]

@@ -44,6 +44,11 @@ pub(super) trait Model: Copy + Send + Sync + 'static {
     fn runs_under(self, _schedule: Schedule) -> bool {
         true
     }
+
+    /// Parameters that the plain model does not have.
+    fn is_extra(self, _name: &str) -> bool {
+        false
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -183,8 +188,10 @@ fn pipeline<M: Model>(model: M, schedule: Schedule, n_ranks: u32, case: Case) ->
         for (step, named) in part.2.into_iter().enumerate() {
             gradients[step].add(named);
         }
-        initial.add(part.3);
-        weights.add(part.4);
+        let plain =
+            |named: Vec<NamedTensor>| named.into_iter().filter(|n| !model.is_extra(&n.name)).collect();
+        initial.add(plain(part.3));
+        weights.add(plain(part.4));
     }
     let gradients = gradients.into_iter().map(Whole::data).collect();
     Run { losses, evaluations, gradients, initial: initial.data(), weights: weights.data() }
