@@ -79,7 +79,10 @@ pub use inject::backward_with;
 pub use layer::{Layer, LayerError, LayerLabel};
 pub use layers::{LayerList, LayerSpec, Layers, TiedLayerSpec};
 pub use loss::{Loss, MetricNumber, Metrics};
-pub use module::{BASE_SEED_DEFAULT, PipelineModule, PipelineModuleBuilder};
+pub use module::{
+    BASE_SEED_DEFAULT, LayerSummary, ModuleSummary, ParameterCount, PipelineModule, PipelineModuleBuilder,
+    StageSummary,
+};
 pub use normaliser::Normaliser;
 pub use recompute::{Recompute, Segment};
 pub use reduce::OptimizerSharding;

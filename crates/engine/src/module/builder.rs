@@ -12,10 +12,11 @@ use std::time::Duration;
 use brigade_partition::{Cuts, LayerInfo, Options, PartitionMethod, partition};
 use brigade_schedule::{Capacity, CheckedPlan, Plan, ScheduleError, Shape, check, least_capacity, lower};
 use brigade_topology::{PipeRank, Placement, ProcessTopology, Rank, Stage};
-use burn::module::Module;
 use burn::tensor::Device;
 
 use super::init::{build_layer, check_names, claim, on_autodiff, panicked, take_turn};
+use super::seeds::Seeds;
+use super::summary::ModuleSummary;
 use super::{LossFn, PipelineModule, ScheduleFn};
 use crate::error::BuildError;
 use crate::gradients::initialize;
@@ -39,7 +40,8 @@ pub struct PipelineModuleBuilder<I, O, T> {
     pub(super) method: PartitionMethod,
     pub(super) schedule: ScheduleFn,
     pub(super) n_micro_batches: u32,
-    pub(super) base_seed: u64,
+    pub(super) partition_options: Options,
+    pub(super) seeds: Seeds,
     pub(super) recompute: Recompute,
     pub(super) exclusive: LayerNames,
     pub(super) device: Device,
@@ -85,11 +87,46 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         self
     }
 
-    /// Sets the seed of layer 0; layer i is initialised from this seed plus i, wherever it lives. Keyed
-    /// random numbers, such as those of [`Dropout`](crate::nn::Dropout), start from it too.
+    /// Sets what the cuts have to keep to: layers bound to a stage or to each other, limits of memory,
+    /// ranks of different speed, stages without a layer; nothing if unset.
+    ///
+    /// A stage without a layer, where [`allow_empty`](Options::allow_empty) lets there be one, hands its
+    /// input on.
     #[must_use]
+    pub fn partition_options(mut self, options: Options) -> Self {
+        self.partition_options = options;
+        self
+    }
+
+    /// Sets the number that the seeds of all layers come from; layer i is initialised from it plus i,
+    /// wherever the layer lives, unless [`seed_fn`](Self::seed_fn) says otherwise.
+    ///
+    /// Keyed random numbers, such as those of [`nn::Dropout`](crate::nn::Dropout), come from it too.
+    #[must_use]
+    #[doc(alias = "seed_layers")]
     pub fn base_seed(mut self, seed: u64) -> Self {
-        self.base_seed = seed;
+        self.seeds.base = seed;
+        self
+    }
+
+    /// Sets the seed of each layer, by the base seed and the layer's global index.
+    ///
+    /// It must give the same on every rank: initial weights, and the owner's values of shared ones,
+    /// come from it.
+    #[must_use]
+    pub fn seed_fn(mut self, function: impl Fn(u64, usize) -> u64 + Send + Sync + 'static) -> Self {
+        self.seeds.function = Arc::new(function);
+        self
+    }
+
+    /// Calls `hook` with a layer's seed before the layer is built, for builders that draw from a
+    /// generator of their own.
+    ///
+    /// Burn's own random numbers are seeded before. Layers are built one at a time in the whole process,
+    /// and each of them several times: on every rank to count its parameters, and by those who hold it.
+    #[must_use]
+    pub fn seed_hook(mut self, hook: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        self.seeds.hook = Some(Arc::new(hook));
         self
     }
 
@@ -159,9 +196,10 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         }
         let (infos, parameters) = self.count(rank.deadline())?;
         let n_stages = usize::try_from(placement.n_stages()).unwrap_or(usize::MAX);
-        let cuts = partition(&self.method, &infos, n_stages, &Options::default())?;
+        let cuts = partition(&self.method, &infos, n_stages, &self.partition_options)?;
         let device = self.device.clone().autodiff();
         let groups = self.group(&parameters, &cuts, &placement, grid.len())?;
+        let summary = ModuleSummary::new(&self.specs, &parameters, &groups, &cuts, placement.n_stages());
         let stages = placement
             .stages_of(pipe_rank)
             .into_iter()
@@ -186,8 +224,8 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             recompute: self.recompute,
             schedule: self.schedule,
             cuts,
-            infos,
-            base_seed: self.base_seed,
+            summary,
+            base_seed: self.seeds.base,
             device: self.device,
             types: PhantomData,
         })
@@ -249,21 +287,18 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         let device = self.device.clone().autodiff();
         let count = |(index, spec): (usize, &LayerSpec)| {
             let _turn = take_turn(deadline, index)?;
-            device.seed(self.seed(index));
-            let built = build_layer(spec, index, &device)?;
+            let built = build_layer(spec, index, &device, &self.seeds)?;
             claim(&mut owners, &built, index)?;
-            let n_parameters = u64::try_from(built.num_params()).unwrap_or(u64::MAX);
-            Ok((LayerInfo::new(spec.type_name(), n_parameters), layer_parameters(built)))
+            let parameters = layer_parameters(built);
+            let trainable = parameters.iter().filter(|parameter| parameter.is_trainable);
+            let n_trainable = trainable.map(ParameterInfo::n_elements).fold(0, u64::saturating_add);
+            Ok((LayerInfo::new(spec.type_name(), n_trainable), parameters))
         };
         self.specs.iter().enumerate().map(count).collect()
     }
 
     fn labels(&self) -> Vec<LayerLabel> {
         self.specs.iter().enumerate().map(|(index, spec)| spec.label(index)).collect()
-    }
-
-    fn seed(&self, layer: usize) -> u64 {
-        self.base_seed.wrapping_add(u64::try_from(layer).unwrap_or(u64::MAX))
     }
 
     fn build_layers(
@@ -284,8 +319,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
     ) -> Result<PlacedLayer, BuildError> {
         let spec = &self.specs[index];
         let turn = take_turn(deadline, index)?;
-        device.seed(self.seed(index));
-        let layer = build_layer(spec, index, device)?;
+        let layer = build_layer(spec, index, device, &self.seeds)?;
         let layer = catch_unwind(AssertUnwindSafe(|| {
             initialize(&layer);
             on_autodiff(layer)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 
+use super::seeds::Seeds;
 use crate::any_layer::AnyLayer;
 use crate::error::{BuildError, panic_message};
 use crate::layers::LayerSpec;
@@ -51,9 +52,19 @@ pub(super) fn claim(
     }
 }
 
-pub(super) fn build_layer(spec: &LayerSpec, index: usize, device: &Device) -> Result<AnyLayer, BuildError> {
-    let layer = catch_unwind(AssertUnwindSafe(|| spec.build(device)))
-        .map_err(|payload| panicked(spec, index, payload.as_ref()))?;
+/// Seeds the layer and builds it; its parameters may wait to be made.
+pub(super) fn build_layer(
+    spec: &LayerSpec,
+    index: usize,
+    device: &Device,
+    seeds: &Seeds,
+) -> Result<AnyLayer, BuildError> {
+    let build = || {
+        seeds.start(device, index);
+        spec.build(device)
+    };
+    let layer =
+        catch_unwind(AssertUnwindSafe(build)).map_err(|payload| panicked(spec, index, payload.as_ref()))?;
     match layer.unsupported_rank() {
         Some(rank) => Err(BuildError::ParameterRank { layer: spec.label(index), rank }),
         None => Ok(layer),

@@ -2,19 +2,22 @@
 
 mod builder;
 mod init;
+mod seeds;
+mod summary;
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use brigade_partition::{Cuts, LayerInfo, PartitionError, PartitionMethod, Report};
+use brigade_partition::{Cuts, Options, PartitionError, PartitionMethod, Report};
 use brigade_schedule::{CheckedPlan, Plan, ScheduleError, Shape, forward_only_on, one_f_one_b};
 use brigade_topology::{PipeRank, Placement, Rank, Stage};
 use brigade_wire::Tree;
 use burn::tensor::Device;
 
 use self::builder::prove;
+use self::seeds::Seeds;
 use crate::error::{BuildError, Cause, StepError};
 use crate::gradients::{NamedTensor, named_parameters};
 use crate::interpreter::Route;
@@ -30,14 +33,13 @@ use crate::value::Value;
 use crate::world::RankHandle;
 
 pub use self::builder::PipelineModuleBuilder;
+pub use self::seeds::BASE_SEED_DEFAULT;
+pub use self::summary::{LayerSummary, ModuleSummary, ParameterCount, StageSummary};
 
 /// The loss of one micro-batch from the last layer's output and the target.
 pub(crate) type LossFn = Arc<dyn Fn(Tree<AnyTensor>, Tree<AnyTensor>) -> Result<Loss, Cause> + Send + Sync>;
 
 type ScheduleFn = Arc<dyn Fn(Shape) -> Result<Plan, ScheduleError> + Send + Sync>;
-
-/// The seed that DeepSpeed starts from as well.
-pub const BASE_SEED_DEFAULT: u64 = 1234;
 
 /// One rank's part of a model: its stages, built, and what all ranks know of the split.
 ///
@@ -61,7 +63,7 @@ pub struct PipelineModule<I, O, T> {
     pub(crate) recompute: Recompute,
     schedule: ScheduleFn,
     cuts: Cuts,
-    infos: Vec<LayerInfo>,
+    summary: ModuleSummary,
     /// Seed of the layers, and of keyed random numbers.
     base_seed: u64,
     device: Device,
@@ -90,7 +92,8 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
             method: PartitionMethod::Parameters,
             schedule: Arc::new(one_f_one_b),
             n_micro_batches: 1,
-            base_seed: BASE_SEED_DEFAULT,
+            partition_options: Options::default(),
+            seeds: Seeds::default(),
             recompute: Recompute::default(),
             exclusive: LayerNames::default(),
             device: Device::flex(),
@@ -109,7 +112,8 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
     /// # Errors
     /// [`PartitionError`] when the parameters are too many to add up.
     pub fn split(&self) -> Result<Report, PartitionError> {
-        let weights: Vec<u64> = self.infos.iter().map(|info| info.parameters).collect();
+        let weights: Vec<u64> =
+            self.summary.layers.iter().map(|layer| layer.parameters.n_parameters()).collect();
         Report::new(&self.cuts, &weights)
     }
 
@@ -139,8 +143,17 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
     /// Number of parameters of the whole model; one that several layers share counts once.
     #[must_use]
     pub fn n_parameters(&self) -> u64 {
-        let all: u64 = self.infos.iter().map(|info| info.parameters).sum();
-        all.saturating_sub(self.groups.n_repeated())
+        self.summary.unique.n_parameters()
+    }
+
+    /// Parameters of every layer and stage, trained and frozen, with and without copies; the same on
+    /// every rank.
+    ///
+    /// The layers of other ranks are not made for it. The bytes of a parameter that its builder leaves to
+    /// be made later, as all of Burn's layers do, are those of the device's own float type.
+    #[must_use]
+    pub fn summary(&self) -> &ModuleSummary {
+        &self.summary
     }
 
     /// Number of replicas of the pipeline, each with its own data.
@@ -171,7 +184,7 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
 
     /// What keyed random numbers of one run of `n_micro_batches` in each replica depend on.
     pub(crate) fn numbering(&self, step: u64, n_micro_batches: u32, is_training: bool) -> Numbering {
-        let n_layers = u64::try_from(self.infos.len()).unwrap_or(u64::MAX);
+        let n_layers = u64::try_from(self.summary.layers.len()).unwrap_or(u64::MAX);
         let replica = u64::try_from(self.replica).unwrap_or(u64::MAX);
         let first_micro_batch = replica.saturating_mul(n_micro_batches.into());
         Numbering { seed: self.base_seed, step, first_micro_batch, n_layers, is_training }
@@ -217,7 +230,7 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
         }
         format!(
             "{} layers cut at {:?}, plan {:016x}, {} replica(s)",
-            self.infos.len(),
+            self.summary.layers.len(),
             self.cuts.boundaries(),
             plan.finish(),
             self.n_replicas()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Float, Tensor};
+use burn::tensor::{DType, Float, Tensor};
 
 use super::groups::{ParameterInfo, Place};
 use crate::any_layer::AnyLayer;
@@ -30,7 +30,13 @@ pub(crate) fn parameters(layer: AnyLayer) -> Vec<ParameterInfo> {
     impl ModuleVisitor for Collect {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let shape = param.lazy_shape().as_slice().to_vec();
-            self.found.push(ParameterInfo { path: self.path.join("."), shape, is_statistic: false });
+            self.found.push(ParameterInfo {
+                path: self.path.join("."),
+                shape,
+                is_statistic: false,
+                is_trainable: is_trainable(param),
+                element_bytes: u64::try_from(float_type(param).size()).unwrap_or(u64::MAX),
+            });
         }
         fn enter_module(&mut self, name: &str, _container: &str) {
             self.path.push(name.to_owned());
@@ -69,6 +75,23 @@ fn statistics(layer: AnyLayer) -> Vec<bool> {
     let mut collect = Collect(Vec::new());
     layer.map(&mut Ask).visit(&mut collect);
     collect.0
+}
+
+/// Whether training changes a parameter, which is not made for the answer: a value of one element is
+/// loaded into a handle of it, and takes over what the parameter was set to.
+fn is_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    let stand_in = Tensor::<D>::zeros([1; D], &param.lazy_device().inner());
+    let handle = param.clone().load_mapper(|value| value);
+    handle.transform_for_load(stand_in, param.id).train().base().is_require_grad()
+}
+
+/// The element type of a parameter: where it is not made yet, the one that its device makes.
+fn float_type<const D: usize>(param: &Param<Tensor<D>>) -> DType {
+    if param.is_initialized() {
+        param.base().dtype()
+    } else {
+        param.lazy_device().settings().float_dtype.into()
+    }
 }
 
 /// The copies that a module holds, by their places in the model.

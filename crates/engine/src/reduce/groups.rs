@@ -15,9 +15,19 @@ pub(crate) struct ParameterInfo {
     pub(crate) shape: Vec<usize>,
     /// Whether it is a running statistic, which forward passes change and no gradient.
     pub(crate) is_statistic: bool,
+    /// Whether training changes it: neither frozen nor a statistic.
+    pub(crate) is_trainable: bool,
+    /// Memory of one element: of the device's own float type for a parameter that is not made yet.
+    pub(crate) element_bytes: u64,
 }
 
 impl ParameterInfo {
+    #[cfg(test)]
+    pub(crate) fn trained(path: &str, shape: &[usize]) -> Self {
+        let (path, shape) = (path.to_owned(), shape.to_vec());
+        Self { path, shape, is_statistic: false, is_trainable: true, element_bytes: 4 }
+    }
+
     pub(crate) fn n_elements(&self) -> u64 {
         let sizes = self.shape.iter().map(|&size| u64::try_from(size).unwrap_or(u64::MAX));
         sizes.fold(1, u64::saturating_mul)
@@ -104,16 +114,6 @@ impl Groups {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Group> + '_ {
         self.0.iter()
-    }
-
-    /// Number of elements of all parameters that are not a layer's first: those that a count of every
-    /// layer counts again.
-    pub(crate) fn n_repeated(&self) -> u64 {
-        let repeated = |group: &Group| {
-            let times = u64::try_from(group.uses.len()).unwrap_or(u64::MAX).saturating_sub(1);
-            group.info.n_elements().saturating_mul(times)
-        };
-        self.iter().map(repeated).fold(0, u64::saturating_add)
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     fn info(path: &str, shape: &[usize]) -> ParameterInfo {
-        ParameterInfo { path: path.to_owned(), shape: shape.to_vec(), is_statistic: false }
+        ParameterInfo::trained(path, shape)
     }
 
     /// Layers with a weight and a bias each, one a stage.
@@ -256,7 +256,6 @@ mod tests {
             [(3, 1), (5, 1)],
         ];
         assert_eq!(uses, expected);
-        assert_eq!(groups.n_repeated(), 18);
     }
 
     #[test]

@@ -19,7 +19,6 @@ use burn::optim::GradientsParams;
 use crossbeam::channel::{Receiver, Sender};
 
 use self::copies::{Copy, add, copies, values, with_values};
-use self::groups::Place;
 use self::traffic::{Term, Traffic};
 use crate::error::{Cause, StepError, guard};
 use crate::hub::LinkKey;
@@ -31,7 +30,7 @@ use crate::world::RankHandle;
 pub(crate) use self::copies::{
     NewValue, copies as rank_copies, in_order, parameters as layer_parameters, with_values as replace_values,
 };
-pub(crate) use self::groups::{Groups, ParameterInfo};
+pub(crate) use self::groups::{Groups, ParameterInfo, Place};
 pub(crate) use self::traffic::Grid;
 pub use self::traffic::OptimizerSharding;
 

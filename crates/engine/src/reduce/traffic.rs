@@ -209,8 +209,7 @@ mod tests {
         let tie = Tie::new::<String>("k", []);
         let ties = [Some(&tie), Some(&tie), Some(&tie), None, Some(&tie)];
         let stages = [0, 1, 1, 2, 3].map(Stage);
-        let info =
-            |path: &str, n| ParameterInfo { path: path.to_owned(), shape: vec![n], is_statistic: false };
+        let info = |path: &str, n| ParameterInfo::trained(path, &[n]);
         let parameters = vec![vec![info("weight", 4), info("bias", 2)]; 5];
         let placement = Placement::linear(4).expect("stages");
         let groups = Groups::new(&ties, &parameters, &stages, &placement, n_replicas).expect("sound");
@@ -268,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_pipeline_without_copies_sends_nothing() {
-        let info = ParameterInfo { path: "weight".to_owned(), shape: vec![4], is_statistic: false };
+        let info = ParameterInfo::trained("weight", &[4]);
         let placement = Placement::linear(2).expect("stages");
         let parameters = vec![vec![info]; 2];
         let groups = Groups::new(&[None, None], &parameters, &[Stage(0), Stage(1)], &placement, 1);

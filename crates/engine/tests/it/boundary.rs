@@ -1,101 +1,12 @@
 //! Values of every structure cross a stage boundary whole, with the right gradients.
 
-use std::sync::{Arc, Mutex};
-
 use brigade_engine::schedule::{gpipe, one_f_one_b};
-use brigade_engine::{
-    EngineError, Layer, Layers, NamedTensor, PipelineEngine, PipelineModule, TrainConfig, Value, World,
-};
+use brigade_engine::{Layer, Layers};
 use burn::module::{Module, Param};
-use burn::nn::{Linear, LinearConfig};
-use burn::optim::SgdConfig;
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::nn::Linear;
+use burn::tensor::{Bool, Int, Tensor, TensorData};
 
-use crate::support::{SCHEDULES, ScheduleFn, formula};
-
-const WIDTH: usize = 4;
-
-pub(crate) fn linear(seed: usize, device: &Device) -> Linear {
-    formula(LinearConfig::new(WIDTH, WIDTH).init(device), seed)
-}
-
-/// Losses and gradients of one training batch.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Seen {
-    pub(crate) losses: Vec<f64>,
-    pub(crate) gradients: Vec<(String, TensorData)>,
-}
-
-/// Trains one batch over `p` ranks, one layer or more a rank.
-fn train<I: Value + Clone + Sync, O: Value, T: Value + Clone + Sync>(
-    p: usize,
-    schedule: ScheduleFn,
-    layers: Layers<I, O>,
-    loss: fn(O, T) -> Tensor<1>,
-    batch: &[(I, T)],
-) -> Seen {
-    let batch = batch.to_vec();
-    let parts = World::local(p)
-        .expect("a few ranks")
-        .run(move |rank| {
-            let m = u32::try_from(batch.len()).expect("small");
-            let module = PipelineModule::builder(&layers, loss)
-                .partition("uniform".parse().expect("a method"))
-                .schedule(schedule)
-                .micro_batches(m)
-                .build(&rank)?;
-            let config = TrainConfig::new(0.1);
-            let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), config)?;
-            let seen = Arc::new(Mutex::new(Vec::new()));
-            let sink = Arc::clone(&seen);
-            engine.observe_gradients(move |named: &[NamedTensor]| {
-                *sink.lock().expect("no panic") =
-                    named.iter().map(|n| (n.name.clone(), n.data.clone())).collect();
-            });
-            let report = engine.train_batch(&mut batch.iter().cloned())?.expect("a whole batch");
-            let gradients = std::mem::take(&mut *seen.lock().expect("no panic"));
-            Ok::<_, EngineError>(Seen { losses: report.micro_batch_losses, gradients })
-        })
-        .expect("the batch runs");
-    let losses = parts[0].losses.clone();
-    assert!(parts.iter().all(|part| part.losses == losses), "every rank reports the same losses");
-    Seen { losses, gradients: parts.into_iter().flat_map(|part| part.gradients).collect() }
-}
-
-/// The same batch over 1 rank and over `n` ranks for each n up to `n_layers`, under both schedules.
-pub(crate) fn same_at_every_split<I: Value + Clone + Sync, O: Value, T: Value + Clone + Sync>(
-    layers: &Layers<I, O>,
-    loss: fn(O, T) -> Tensor<1>,
-    batch: &[(I, T)],
-) -> Seen {
-    let whole = train(1, gpipe, layers.clone(), loss, batch);
-    assert!(whole.losses.iter().all(|loss| loss.is_finite()));
-    for p in 2..=layers.len() {
-        for (_, schedule) in SCHEDULES {
-            assert_eq!(train(p, schedule, layers.clone(), loss, batch), whole, "p={p}");
-        }
-    }
-    whole
-}
-
-fn input(serial: u16, rows: usize) -> Tensor<2> {
-    let values: Vec<f32> = (0..u16::try_from(rows * WIDTH).expect("small"))
-        .map(|i| f32::from((i * 7 + serial * 3) % 11) / 11.0 - 0.4)
-        .collect();
-    Tensor::from_data(TensorData::new(values, [rows, WIDTH]), &Device::flex())
-}
-
-pub(crate) fn square(y: Tensor<2>, t: Tensor<2>) -> Tensor<1> {
-    (y - t).powi_scalar(2).mean()
-}
-
-pub(crate) fn batch(rows: &[usize]) -> Vec<(Tensor<2>, Tensor<2>)> {
-    let pair = |(i, &rows): (usize, &usize)| {
-        let serial = u16::try_from(i).expect("small");
-        (input(serial, rows), input(serial + 1, rows))
-    };
-    rows.iter().enumerate().map(pair).collect()
-}
+use crate::runs::{WIDTH, batch, input, linear, same_at_every_split, square, train, uniform};
 
 #[derive(Module, Debug)]
 struct Dense {
@@ -211,10 +122,10 @@ fn the_gradient_does_not_depend_on_how_a_batch_is_cut_into_micro_batches() {
         let (x, t) = whole[0].clone();
         x.chunk(n, 0).into_iter().zip(t.chunk(n, 0)).collect()
     };
-    let reference = train(1, gpipe, dense(4), square, &whole);
+    let reference = train(1, gpipe, uniform(), &dense(4), square, &whole);
     for m in [2, 3, 4, 8] {
         for p in 1..=4 {
-            let seen = train(p, one_f_one_b, dense(4), square, &cut(m));
+            let seen = train(p, one_f_one_b, uniform(), &dense(4), square, &cut(m));
             for ((name, found), (_, expected)) in seen.gradients.iter().zip(&reference.gradients) {
                 for (found, expected) in found.iter::<f64>().zip(expected.iter::<f64>()) {
                     // Another order of f32 sums of 24 rows.
@@ -431,9 +342,9 @@ fn a_carried_value_gets_the_gradients_of_all_its_users() {
         .layer(|d| Close { linear: linear(3, d) });
     let batch = batch(&[3, 2]);
     let seen = {
-        let whole = train(1, gpipe, layers.clone(), square, &batch);
+        let whole = train(1, gpipe, uniform(), &layers, square, &batch);
         for p in 2..=4 {
-            let split = train(p, one_f_one_b, layers.clone(), square, &batch);
+            let split = train(p, one_f_one_b, uniform(), &layers, square, &batch);
             assert_eq!(split.losses, whole.losses);
             for ((name, found), (_, expected)) in split.gradients.iter().zip(&whole.gradients) {
                 for (found, expected) in found.iter::<f64>().zip(expected.iter::<f64>()) {

@@ -19,6 +19,8 @@ mod random;
 mod recompute;
 mod regressions;
 mod replicas;
+mod runs;
+mod seeds;
 mod sources;
 mod split;
 mod support;

@@ -6,7 +6,7 @@ use brigade_engine::wire::Tree;
 use brigade_engine::{AnyTensor, Layers, value_struct};
 use burn::tensor::{Int, Tensor};
 
-use crate::boundary::{batch, linear, same_at_every_split, square};
+use crate::runs::{batch, linear, same_at_every_split, square};
 
 struct Hidden {
     value: Tensor<2>,
