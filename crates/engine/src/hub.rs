@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use brigade_topology::Rank;
+use brigade_topology::{Rank, Stage};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, select_biased};
 
 use crate::error::{Cause, Site, StepError};
-use crate::message::Message;
+use crate::message::{Direction, Message};
 
 /// One direction between two ranks, for one plan of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,6 +17,16 @@ pub(crate) struct LinkKey {
     pub(crate) plan: u64,
     pub(crate) from: Rank,
     pub(crate) to: Rank,
+    /// For values that go straight from a stage to a later one, and for their gradients.
+    pub(crate) lane: Option<(LaneNumber, Direction)>,
+}
+
+/// The stages of a lane, and which of the directions of a bidirectional pipeline it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LaneNumber {
+    pub(crate) from: Stage,
+    pub(crate) to: Stage,
+    pub(crate) way: usize,
 }
 
 /// What a rank puts into a collective: numbers, and tensors when it has some to share.
@@ -282,13 +292,12 @@ pub(crate) fn receive_until<T>(link: &Receiver<T>, until: Option<Instant>) -> Re
 #[cfg(test)]
 mod tests {
     use brigade_schedule::MicroBatch;
-    use brigade_topology::Stage;
     use brigade_wire::Tree;
 
     use super::*;
-    use crate::message::{Direction, Tag};
+    use crate::message::Tag;
 
-    const KEY: LinkKey = LinkKey { plan: 0, from: Rank(0), to: Rank(1) };
+    const KEY: LinkKey = LinkKey { plan: 0, from: Rank(0), to: Rank(1), lane: None };
 
     fn message(micro_batch: u32) -> Message {
         let tag =

@@ -2,81 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::Arc;
 use std::time::Instant;
 
-use brigade_schedule::{BufferId, CheckedPlan, Instruction, LoadPart, MicroBatch};
+use brigade_schedule::{BufferId, Instruction, LoadPart, MicroBatch};
 use brigade_topology::{PipeRank, Rank, Stage};
 use brigade_wire::Tree;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use crossbeam::channel::{Receiver, Sender};
 
-use crate::error::{Cause, Site, StepError, guard};
+use crate::error::{Cause, StepError, guard};
 use crate::gradients::OrderedSum;
-use crate::hub::LinkKey;
 use crate::loss::Loss;
-use crate::message::{BoundaryTensor, Direction, Message, Tag};
+use crate::message::{Direction, Message, Tag};
 use crate::module::LossFn;
 use crate::normaliser::Factors;
-use crate::random::Numbering;
+use crate::random::{Numbering, PassContext};
 use crate::recompute::{LossAgain, Recompute, StageLayers, Tape, loss_pair};
+use crate::route::{Route, site};
+use crate::skip::{ByLane, SkipStore, Traffic, leaf};
 use crate::split::Deferred;
 use crate::stage::{RankModule, StageModule};
 use crate::tensor::{AnyTensor, LeafRole};
 use crate::timing::Timing;
 use crate::world::RankHandle;
-
-/// One rank's links and instructions for one plan.
-pub(crate) struct Route {
-    pub(crate) serial: u64,
-    pub(crate) plan: Arc<CheckedPlan>,
-    pipe_rank: PipeRank,
-    ranks: Vec<Rank>,
-    /// Whether backward passes of this rank come in two halves.
-    splits: bool,
-    /// The micro-batches whose gradients this rank adds up at each of its stages, in their order.
-    summed: BTreeMap<Stage, Vec<MicroBatch>>,
-    senders: BTreeMap<PipeRank, Sender<Message>>,
-    receivers: BTreeMap<PipeRank, Receiver<Message>>,
-}
-
-impl Route {
-    /// Fetches this rank's ends of the links that the plan uses.
-    pub(crate) fn new(
-        rank: &RankHandle,
-        plan: Arc<CheckedPlan>,
-        pipe_rank: PipeRank,
-        ranks: Vec<Rank>,
-    ) -> Result<Self, Cause> {
-        let serial = rank.next_plan();
-        let mut senders = BTreeMap::new();
-        let mut receivers = BTreeMap::new();
-        let capacity = usize::try_from(plan.link_capacity().0).unwrap_or(usize::MAX);
-        for &(from, to) in plan.links() {
-            let key = LinkKey { plan: serial, from: ranks[from.index()], to: ranks[to.index()] };
-            if from == pipe_rank {
-                senders.insert(to, rank.hub().sender(key, capacity)?);
-            }
-            if to == pipe_rank {
-                receivers.insert(from, rank.hub().receiver(key, capacity)?);
-            }
-        }
-        let is_half = |instruction: &Instruction| matches!(instruction, Instruction::InputGrad { .. });
-        let splits = plan.instructions(pipe_rank).iter().any(is_half);
-        let mut summed: BTreeMap<Stage, Vec<MicroBatch>> = BTreeMap::new();
-        for instruction in plan.instructions(pipe_rank) {
-            if let Instruction::BackwardPass { stage, micro_batch, .. }
-            | Instruction::WeightGrad { stage, micro_batch, .. } = *instruction
-            {
-                summed.entry(stage).or_default().push(micro_batch);
-            }
-        }
-        summed.values_mut().for_each(|micro_batches| micro_batches.sort_unstable());
-        Ok(Self { serial, plan, pipe_rank, ranks, splits, summed, senders, receivers })
-    }
-}
 
 /// What a run of the plan is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -148,6 +97,7 @@ pub(crate) struct Interpreter<'a> {
     batch: Batch,
     slots: Vec<Slot>,
     sums: BTreeMap<Stage, OrderedSum<'a>>,
+    traffic: Traffic<'a>,
     result: RunResult,
 }
 
@@ -184,6 +134,7 @@ impl<'a> Interpreter<'a> {
             batch,
             slots,
             sums: route.summed.iter().map(|(&stage, order)| (stage, OrderedSum::over(order))).collect(),
+            traffic: Traffic::new(rank, &route.lanes, &route.skips),
             result: RunResult { losses, outputs, gradients: GradientsParams::new(), timing: Timing::start() },
         }
     }
@@ -235,6 +186,18 @@ impl<'a> Interpreter<'a> {
                         self.fill_gradients(peer, buffer, message).map_err(|c| self.fail(instruction, c))
                     })
                 }
+                Instruction::ForwardPass { stage, micro_batch, buffer } => {
+                    self.forward_pass(instruction, stage, micro_batch, buffer)
+                }
+                Instruction::BackwardPass { stage, micro_batch, buffer } => {
+                    self.backward_pass(instruction, stage, micro_batch, buffer).and_then(|()| {
+                        let added = self.weight_grad(stage, micro_batch, buffer);
+                        added.map_err(|cause| self.fail(instruction, cause))
+                    })
+                }
+                Instruction::InputGrad { stage, micro_batch, buffer } => {
+                    self.backward_pass(instruction, stage, micro_batch, buffer)
+                }
                 _ => self.local(instruction).map_err(|cause| self.fail(instruction, cause)),
             };
             stopped?;
@@ -249,16 +212,6 @@ impl<'a> Interpreter<'a> {
             Instruction::LoadMicroBatch { micro_batch, buffer, part, .. } => {
                 self.load(micro_batch, buffer, part);
                 Ok(())
-            }
-            Instruction::ForwardPass { stage, micro_batch, buffer } => {
-                self.forward(stage, micro_batch, buffer)
-            }
-            Instruction::BackwardPass { stage, micro_batch, buffer } => {
-                self.backward(stage, micro_batch, buffer)?;
-                self.weight_grad(stage, micro_batch, buffer)
-            }
-            Instruction::InputGrad { stage, micro_batch, buffer } => {
-                self.backward(stage, micro_batch, buffer)
             }
             Instruction::WeightGrad { stage, micro_batch, buffer } => {
                 self.weight_grad(stage, micro_batch, buffer)
@@ -343,17 +296,7 @@ impl<'a> Interpreter<'a> {
         let tree = message.into_tree().map_err(|source| Cause::Message { peer, source })?;
         let training = self.is_training();
         let slot = self.slot(buffer);
-        let leaves = &mut slot.leaves;
-        slot.input = Some(tree.map(|BoundaryTensor { tensor, role }| {
-            if !training {
-                return tensor;
-            }
-            let leaf = tensor.into_leaf(role);
-            if role == LeafRole::GradientWanted {
-                leaves.push(leaf.clone());
-            }
-            leaf
-        }));
+        slot.input = Some(leaf(tree, training, &mut slot.leaves));
         Ok(())
     }
 
@@ -376,10 +319,39 @@ impl<'a> Interpreter<'a> {
         Message::gradients(Tag { stage, micro_batch, direction: Direction::Backward }, gradients)
     }
 
-    fn forward(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
+    /// A forward pass, with what goes to and comes from other stages than its neighbours.
+    fn forward_pass(
+        &mut self,
+        instruction: &Instruction,
+        stage: Stage,
+        micro_batch: MicroBatch,
+        buffer: BufferId,
+    ) -> Result<(), StepError> {
+        let route = self.route;
+        let rank = self.rank.rank();
+        let here = || site(rank, instruction);
+        let training = self.is_training();
+        let mut skips = SkipStore::new(route.skips.stage(stage));
+        self.traffic.receive_values(stage, micro_batch, training, &mut skips, &here)?;
+        let pass = self.numbering.pass(stage, micro_batch);
+        let output = self.forward((stage, micro_batch, buffer), pass, &mut skips);
+        let output = output.map_err(|cause| self.fail(instruction, cause))?;
+        let leaving = skips.into_leaving();
+        self.traffic.send_values(stage, micro_batch, training, &leaving, &here)?;
+        let output = route.skips.stage(stage).with_carried(output, &leaving);
+        let finished = self.finish_forward((stage, micro_batch, buffer), output, pass);
+        finished.map_err(|cause| self.fail(instruction, cause))
+    }
+
+    fn forward(
+        &mut self,
+        (stage, micro_batch, buffer): (Stage, MicroBatch, BufferId),
+        pass: PassContext,
+        skips: &mut SkipStore<'_>,
+    ) -> Result<Tree<AnyTensor>, Cause> {
         let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
         let input = self.slot(buffer).input.take().expect(PROVED);
-        let pass = self.numbering.pass(stage, micro_batch);
+        let input = skips.unpack_carried(input);
         let segments = match self.recompute {
             Some(recompute) => recompute.segments(stage, micro_batch, &module.layers)?,
             None => Vec::new(),
@@ -388,7 +360,7 @@ impl<'a> Interpreter<'a> {
         let layers = StageLayers { layers: &module.layers, untracked, loss_follows: self.is_last(stage) };
         let mut tape = Tape::default();
         let deferred = (self.route.splits && self.is_training()).then(Deferred::default);
-        let run = || tape.forward(&layers, segments, input, pass);
+        let run = || tape.forward(&layers, segments, input, pass, skips);
         let output = match &deferred {
             Some(deferred) => deferred.during(run),
             None => run(),
@@ -396,6 +368,16 @@ impl<'a> Interpreter<'a> {
         let slot = self.slot(buffer);
         slot.deferred = deferred;
         slot.tape = tape;
+        Ok(output)
+    }
+
+    /// Makes a message of a stage's output, or the loss.
+    fn finish_forward(
+        &mut self,
+        (stage, micro_batch, buffer): (Stage, MicroBatch, BufferId),
+        output: Tree<AnyTensor>,
+        pass: PassContext,
+    ) -> Result<(), Cause> {
         let tag = Tag { stage, micro_batch, direction: Direction::Forward };
         if !self.is_last(stage) {
             let (message, outputs) = Message::activations(tag, output);
@@ -412,6 +394,7 @@ impl<'a> Interpreter<'a> {
             return Ok(());
         }
         let target = self.slot(buffer).target.take().expect(PROVED);
+        let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
         if self.slot(buffer).tape.reaches(module.layers.len()) {
             self.slot(buffer).target = Some(target.clone());
         }
@@ -425,7 +408,31 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    fn backward(&mut self, stage: Stage, micro_batch: MicroBatch, buffer: BufferId) -> Result<(), Cause> {
+    /// A backward pass without waiting weight gradients, with what goes to and comes from other stages
+    /// than its neighbours.
+    fn backward_pass(
+        &mut self,
+        instruction: &Instruction,
+        stage: Stage,
+        micro_batch: MicroBatch,
+        buffer: BufferId,
+    ) -> Result<(), StepError> {
+        let rank = self.rank.rank();
+        let here = || site(rank, instruction);
+        let from_users = self.traffic.receive_gradients(stage, micro_batch, &here)?;
+        let leaves = self.traffic.take_leaves(stage, micro_batch);
+        let gradients = self.backward((stage, micro_batch, buffer), from_users, &leaves);
+        let gradients = gradients.map_err(|cause| self.fail(instruction, cause))?;
+        self.traffic.send_gradients(stage, micro_batch, gradients, &here)
+    }
+
+    /// Returns the gradients of `lane_leaves`.
+    fn backward(
+        &mut self,
+        (stage, micro_batch, buffer): (Stage, MicroBatch, BufferId),
+        from_users: Vec<(AnyTensor, AnyTensor)>,
+        lane_leaves: &ByLane<AnyTensor>,
+    ) -> Result<ByLane<Option<AnyTensor>>, Cause> {
         let module = self.module.stage(stage).expect("the placement gave this stage to this rank");
         let pass = self.numbering.pass(stage, micro_batch);
         let (function, loss_pass) = (self.loss, self.numbering.loss(pass));
@@ -434,7 +441,7 @@ impl<'a> Interpreter<'a> {
         let outputs = mem::take(&mut slot.outputs);
         let tape = mem::take(&mut slot.tape);
         let deferred = slot.deferred.clone();
-        let (pairs, again) = match (slot.loss.take(), slot.target.take()) {
+        let (mut pairs, again) = match (slot.loss.take(), slot.target.take()) {
             // What counts nothing has no gradient, not even that of a mean over nothing, which is no number.
             (Some((_, 0.0)), _) => (Vec::new(), None),
             (Some((_, weight)), Some(target)) => {
@@ -447,14 +454,22 @@ impl<'a> Interpreter<'a> {
                 (pairs.collect(), None)
             }
         };
+        pairs.extend(from_users);
+        let n_leaves = leaves.len();
+        let leaves: Vec<AnyTensor> =
+            leaves.into_iter().chain(lane_leaves.values().flatten().cloned()).collect();
         let way = tape.backward(&module.layers, pairs, &leaves, (pass, deferred.as_ref()), again)?;
         if let Some(spent) = way.recompute {
             self.result.timing.record_recompute(stage, spent);
         }
         let slot = self.slot(buffer);
-        slot.input_gradients = Some(way.leaves);
+        let mut of_leaves = way.leaves.into_iter();
+        slot.input_gradients = Some(of_leaves.by_ref().take(n_leaves).collect());
         slot.first_half = way.parameters;
-        Ok(())
+        let of_lane = |(&lane, leaves): (&usize, &Vec<AnyTensor>)| {
+            (lane, of_leaves.by_ref().take(leaves.len()).collect())
+        };
+        Ok(lane_leaves.iter().map(of_lane).collect())
     }
 
     /// Computes the weight gradients that wait, if any do, and adds the micro-batch to the sum.
@@ -474,15 +489,4 @@ impl<'a> Interpreter<'a> {
 /// Past the end of every list where the platform cannot address it.
 fn index(micro_batch: MicroBatch) -> usize {
     usize::try_from(micro_batch.0).unwrap_or(usize::MAX)
-}
-
-/// Where an instruction of a rank runs.
-fn site(rank: Rank, instruction: &Instruction) -> Site {
-    let visit = instruction.visit();
-    Site {
-        rank,
-        stage: visit.map(|(stage, ..)| stage),
-        micro_batch: visit.map(|(_, micro_batch, _)| micro_batch),
-        instruction: instruction.to_string(),
-    }
 }

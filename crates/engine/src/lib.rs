@@ -49,8 +49,11 @@ pub mod random;
 mod recompute;
 mod reduce;
 mod report;
+mod route;
+mod skip;
 mod split;
 mod stage;
+pub mod stages;
 mod tensor;
 mod tie;
 mod timing;
@@ -70,8 +73,8 @@ pub use data::{
 };
 pub use engine::{DataOn, PipelineEngine, TrainConfig};
 pub use error::{
-    BuildError, Cause, EngineError, LayerTypeError, Site, StepError, TensorError, TieError, TieProblem,
-    ValueError, WorldError, WorldSizeError,
+    BuildError, Cause, EngineError, LayerTypeError, ProfileError, Site, SkipError, StageError, StagesError,
+    StepError, TensorError, TieError, TieProblem, ValueError, WorldError, WorldSizeError,
 };
 pub use evaluation::{EvalOptions, Evaluation, Outputs, OutputsOn};
 pub use gradients::NamedTensor;
@@ -81,12 +84,14 @@ pub use layers::{LayerList, LayerSpec, Layers, TiedLayerSpec};
 pub use loss::{Loss, MetricNumber, Metrics};
 pub use module::{
     BASE_SEED_DEFAULT, LayerSummary, ModuleSummary, ParameterCount, PipelineModule, PipelineModuleBuilder,
-    StageSummary,
+    ProfileOptions, StageSummary,
 };
 pub use normaliser::Normaliser;
 pub use recompute::{Recompute, Segment};
 pub use reduce::OptimizerSharding;
 pub use report::{EvalReport, Metric, Note, RankTimes, StepReport, StepTimes};
+pub use skip::SkipRoute;
+pub use stages::{NamedValues, ScheduleMetadata, StageWrapper, pipeline_engine, pipeline_module};
 pub use tensor::{AnyTensor, LeafRole, RANK_MAX};
 pub use tie::Tie;
 pub use timing::{Spent, StageTimes};

@@ -9,7 +9,7 @@ use brigade_wire::{Leaf, Metadata, Tree, UnflattenError, flatten, unflatten};
 use crate::tensor::{AnyTensor, LeafRole};
 
 /// Which way a message goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Direction {
     /// Activations, to the next stage.
     Forward,

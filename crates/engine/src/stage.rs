@@ -11,6 +11,7 @@ use crate::any_layer::{AnyLayer, ForwardError};
 use crate::error::{Cause, panic_message};
 use crate::layer::{LayerLabel, layer_name};
 use crate::random::{Exclusive, PassContext};
+use crate::skip::{SkipOp, SkipStore};
 use crate::tensor::AnyTensor;
 
 /// A built layer with its place in the whole model.
@@ -20,6 +21,8 @@ pub(crate) struct PlacedLayer {
     pub(crate) layer: AnyLayer,
     /// How it runs alone in the process, if it must.
     pub(crate) exclusive: Option<Exclusive>,
+    /// What it does with a named value, in place of a forward pass of the layer.
+    pub(crate) skip: Option<SkipOp>,
 }
 
 impl PlacedLayer {
@@ -34,7 +37,8 @@ impl PlacedLayer {
 
     /// The same place with another form of the layer.
     pub(crate) fn with_layer(&self, layer: AnyLayer) -> Self {
-        Self { label: self.label.clone(), layer, exclusive: self.exclusive.clone() }
+        let Self { label, exclusive, skip, .. } = self;
+        Self { label: label.clone(), layer, exclusive: exclusive.clone(), skip: skip.clone() }
     }
 
     /// Tells whether a parameter of the layer wants a gradient.
@@ -50,11 +54,20 @@ impl PlacedLayer {
         trainable.0
     }
 
-    fn forward(&self, input: Tree<AnyTensor>, pass: PassContext) -> Result<Tree<AnyTensor>, Cause> {
+    fn forward(
+        &self,
+        input: Tree<AnyTensor>,
+        pass: PassContext,
+        skips: &mut SkipStore<'_>,
+    ) -> Result<Tree<AnyTensor>, Cause> {
         let layer = self.label.clone();
         let pass = pass.layer(u64::try_from(layer.index).unwrap_or(u64::MAX));
+        let forward = || match &self.skip {
+            Some(op) => op.forward(layer.index, input, skips),
+            None => self.layer.forward(input),
+        };
         // A panic ends the training on every rank; what it left half done is not used again.
-        let run = || pass.during(|| self.layer.forward(input));
+        let run = || pass.during(forward);
         let run = || match &self.exclusive {
             Some(exclusive) => exclusive.during(pass, run).ok_or(exclusive.deadline),
             None => Ok(run()),
@@ -85,8 +98,9 @@ pub(crate) fn forward_layers(
     layers: &[PlacedLayer],
     input: Tree<AnyTensor>,
     pass: PassContext,
+    skips: &mut SkipStore<'_>,
 ) -> Result<Tree<AnyTensor>, Cause> {
-    layers.iter().try_fold(input, |value, layer| layer.forward(value, pass))
+    layers.iter().try_fold(input, |value, layer| layer.forward(value, pass, skips))
 }
 
 /// A contiguous slice of the model's layers.

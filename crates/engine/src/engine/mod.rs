@@ -18,11 +18,11 @@ use serde::{Deserialize, Serialize};
 use crate::clipping::GradientClipping;
 use crate::error::{BuildError, Cause, EngineError, StepError, guard};
 use crate::gradients::NamedTensor;
-use crate::interpreter::Route;
 use crate::module::PipelineModule;
 use crate::normaliser::Normaliser;
 use crate::reduce::{OptimizerSharding, Reducer};
 use crate::report::StepTimes;
+use crate::route::Route;
 use crate::timing::Spent;
 use crate::value::Value;
 

@@ -50,7 +50,7 @@ impl TargetLinks {
         let last = module.holders(Stage(module.placement.n_stages().saturating_sub(1)));
         let Some(&source) = first.first() else { return Ok(links) };
         for to in last.into_iter().filter(|to| !first.contains(to)) {
-            let key = LinkKey { plan, from: source, to };
+            let key = LinkKey { plan, from: source, to, lane: None };
             // Capacity: one message a batch, and every batch starts with a collective that the receiver
             // joins after it has taken the message of the batch before. So no send ever waits.
             if source == rank.rank() {

@@ -1,6 +1,8 @@
 //! What can go wrong, one enum an operation.
 
 mod layers;
+mod skip;
+mod stages;
 mod step;
 mod tie;
 
@@ -15,6 +17,8 @@ use crate::layer::LayerLabel;
 use crate::tensor::RANK_MAX;
 
 pub use layers::{LayerTypeError, TieError};
+pub use skip::SkipError;
+pub use stages::{StageError, StagesError};
 pub(crate) use step::guard;
 pub use step::{Cause, Site, StepError};
 pub use tie::TieProblem;
@@ -221,6 +225,18 @@ pub enum BuildError {
         /// The given bound.
         bound: f64,
     },
+    /// The stashed values of the list and their users do not fit together.
+    #[error("the named values of the layers do not fit: {0}")]
+    Skip(#[from] Box<SkipError>),
+    /// Stages over named values do not make a model.
+    #[error(transparent)]
+    Stages(#[from] StagesError),
+    /// Measurements that are not of these layers.
+    #[error("the measurements are not of this list: {problem}; measure it with `Layers::profile`")]
+    Profile {
+        /// Where they differ.
+        problem: String,
+    },
     /// The layers cannot be cut as asked.
     #[error("the layers cannot be cut into stages: {0}")]
     Partition(#[from] PartitionError),
@@ -248,6 +264,18 @@ impl From<LayerTypeError> for BuildError {
     fn from(error: LayerTypeError) -> Self {
         Self::LayerTypes(Box::new(error))
     }
+}
+
+/// Why the layers of a list cannot be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// The list cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A layer failed.
+    #[error(transparent)]
+    Run(#[from] Cause),
 }
 
 /// Why a world gave no results.

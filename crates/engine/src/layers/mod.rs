@@ -15,6 +15,7 @@ pub use self::list::LayerList;
 pub use self::spec::LayerSpec;
 pub use self::tied::TiedLayerSpec;
 
+pub(crate) use self::spec::TypeTag;
 pub(crate) use self::tied::resolve_ties;
 
 use self::spec::infallible;
@@ -81,13 +82,13 @@ impl<I: Value, O: Value> Layers<I, O> {
     }
 
     /// A list of layers that are known to map `I` to `O`.
-    fn from_specs(specs: Vec<LayerSpec>) -> Self {
+    pub(crate) fn from_specs(specs: Vec<LayerSpec>) -> Self {
         let n_last = specs.len();
         Self { specs, n_last, types: PhantomData }
     }
 
     /// The list with `new` at its end, which map its output to `P`.
-    fn append<P>(mut self, new: impl IntoIterator<Item = LayerSpec>) -> Layers<I, P> {
+    pub(crate) fn append<P>(mut self, new: impl IntoIterator<Item = LayerSpec>) -> Layers<I, P> {
         let n_before = self.specs.len();
         self.specs.extend(new);
         let n_last = self.specs.len().saturating_sub(n_before);

@@ -4,11 +4,14 @@ use std::any::{Any, TypeId, type_name};
 use std::fmt;
 use std::sync::Arc;
 
+use brigade_wire::Tree;
 use burn::module::Module;
 use burn::tensor::Device;
 
 use crate::any_layer::{AnyLayer, ForwardFn};
 use crate::layer::{Layer, LayerError, LayerLabel, short_type_name};
+use crate::skip::SkipOp;
+use crate::tensor::AnyTensor;
 use crate::tie::Tie;
 use crate::value::Value;
 
@@ -62,7 +65,8 @@ pub struct LayerSpec {
     /// `None`: the builder of the layer that ties the same key with one of its own.
     build: Option<BuildModule>,
     apply: Arc<dyn Fn(Box<dyn Any>) -> AnyLayer + Send + Sync>,
-    tie: Option<Tie>,
+    ties: Vec<Tie>,
+    skip: Option<SkipOp>,
 }
 
 impl LayerSpec {
@@ -145,8 +149,26 @@ impl LayerSpec {
             module: TypeTag::of::<M>(),
             build,
             apply: Arc::new(apply),
-            tie: None,
+            ties: Vec::new(),
+            skip: None,
         }
+    }
+
+    /// An entry without parameters that stashes or uses a named value, and maps `I` to `O`.
+    pub(crate) fn skip_op<I: Value, O: Value>(op: SkipOp) -> Self {
+        let no_layer = |_: &NoParameters, tree: Tree<AnyTensor>| Ok::<_, LayerError>(tree);
+        let spec = Self::from_parts(Some(build_module(|_| NoParameters)), op.kind.type_name(), no_layer);
+        Self { input: TypeTag::of::<I>(), output: TypeTag::of::<O>(), skip: Some(op), ..spec }
+    }
+
+    /// What the entry does with a named value, if anything.
+    pub(crate) fn skip(&self) -> Option<&SkipOp> {
+        self.skip.as_ref()
+    }
+
+    /// Puts `namespace/` before the name of the value that the entry stashes or uses, if it does.
+    pub(crate) fn namespaced(self, namespace: &str) -> Self {
+        Self { skip: self.skip.map(|op| op.namespaced(namespace)), ..self }
     }
 
     /// Names the layer: messages and the parameter summary say it. Names of one list must differ.
@@ -167,17 +189,18 @@ impl LayerSpec {
         self.named(name)
     }
 
-    /// Shares parameters of this layer with every other layer whose tie has the same key.
+    /// Shares parameters of this layer with every other layer that has a tie of the same key; a layer may
+    /// have several ties, of other keys and other parameters.
     #[must_use]
     pub fn with_tie(mut self, tie: Tie) -> Self {
-        self.tie = Some(tie);
+        self.ties.push(tie);
         self
     }
 
-    /// What the layer shares with others, if anything.
+    /// What the layer shares with others.
     #[must_use]
-    pub fn tie(&self) -> Option<&Tie> {
-        self.tie.as_ref()
+    pub fn ties(&self) -> &[Tie] {
+        &self.ties
     }
 
     /// The layer's name, if it has one.
@@ -223,7 +246,7 @@ impl LayerSpec {
 
     /// The same layer over a module of another one's builder, and with its tie.
     pub(super) fn built_like(&self, other: &Self) -> Self {
-        Self { build: other.build.clone(), tie: other.tie.clone(), ..self.clone() }
+        Self { build: other.build.clone(), ties: other.ties.clone(), ..self.clone() }
     }
 
     pub(crate) fn build(&self, device: &Device) -> AnyLayer {
@@ -237,7 +260,8 @@ impl fmt::Debug for LayerSpec {
         f.debug_struct("LayerSpec")
             .field("name", &self.name)
             .field("type_name", &self.type_name)
-            .field("tie", &self.tie)
+            .field("ties", &self.ties)
+            .field("skip", &self.skip)
             .finish_non_exhaustive()
     }
 }

@@ -31,7 +31,7 @@ use crate::value::Value;
 /// let layers = Layers::new()
 ///     .then(embedding.with(|e: &Embedding, ids: Tensor<2, Int>| e.forward(ids)))
 ///     .then(embedding.with(|e: &Embedding, x: Tensor<3>| x.matmul(e.weight.val().transpose().unsqueeze())));
-/// assert_eq!(layers.specs()[1].tie().map(|tie| tie.key.as_str()), Some("embedding"));
+/// assert_eq!(layers.specs()[1].ties()[0].key, "embedding");
 /// ```
 pub struct TiedLayerSpec<M> {
     tie: Tie,
@@ -92,7 +92,7 @@ impl<M> fmt::Debug for TiedLayerSpec<M> {
 pub(crate) fn resolve_ties(specs: &[LayerSpec]) -> Result<Vec<LayerSpec>, TieError> {
     let mut builders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, spec) in specs.iter().enumerate() {
-        if let (true, Some(tie)) = (spec.has_builder(), spec.tie()) {
+        for tie in spec.ties().iter().filter(|_| spec.has_builder()) {
             let known = builders.entry(&tie.key).or_default();
             if known.first().is_none_or(|&first| !specs[first].shares_builder(spec)) {
                 known.push(index);
@@ -100,7 +100,7 @@ pub(crate) fn resolve_ties(specs: &[LayerSpec]) -> Result<Vec<LayerSpec>, TieErr
         }
     }
     let resolve = |(index, spec): (usize, &LayerSpec)| {
-        let Some(tie) = spec.tie().filter(|_| !spec.has_builder()) else {
+        let Some(tie) = spec.ties().first().filter(|_| !spec.has_builder()) else {
             return Ok(spec.clone());
         };
         let layer = spec.label(index);

@@ -27,6 +27,7 @@ use crate::recompute::Recompute;
 use crate::reduce::{
     Grid, Groups, NewValue, ParameterInfo, in_order, layer_parameters, rank_copies, replace_values,
 };
+use crate::skip::{SkipRoute, Skips};
 use crate::stage::{PlacedLayer, RankModule, StageModule};
 use crate::tie::Tie;
 use crate::value::Value;
@@ -45,6 +46,9 @@ pub struct PipelineModuleBuilder<I, O, T> {
     pub(super) recompute: Recompute,
     pub(super) exclusive: LayerNames,
     pub(super) device: Device,
+    pub(super) skip_route: SkipRoute,
+    pub(super) skip_routes: BTreeMap<String, SkipRoute>,
+    pub(super) profiles: Option<Vec<LayerInfo>>,
     pub(super) types: PhantomData<fn(I, T) -> O>,
 }
 
@@ -168,6 +172,28 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         self
     }
 
+    /// Sets what [`Layers::profile`](crate::Layers::profile) has measured, for cuts by `profile`; give
+    /// every rank the same.
+    #[must_use]
+    pub fn profiled(mut self, layers: Vec<LayerInfo>) -> Self {
+        self.profiles = Some(layers);
+        self
+    }
+
+    /// Sets how named values go from the stage that stashes them to those that use them; directly if unset.
+    #[must_use]
+    pub fn skips(mut self, route: SkipRoute) -> Self {
+        self.skip_route = route;
+        self
+    }
+
+    /// Sets how one named value travels, whatever the others do.
+    #[must_use]
+    pub fn skip_route(mut self, name: impl Into<String>, route: SkipRoute) -> Self {
+        self.skip_routes.insert(name.into(), route);
+        self
+    }
+
     /// Cuts the layers, proves the plan and builds the layers of this rank, and no others.
     ///
     /// # Errors
@@ -178,6 +204,8 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         }
         check_names(&self.specs)?;
         self.specs = resolve_ties(&self.specs)?;
+        let skips = Skips::new(&self.specs)?;
+        let skips = skips.routed(self.skip_route, &self.skip_routes)?;
         let Located { replica, pipe_rank, grid } = self.locate(rank)?;
         let ranks = grid[replica].clone();
         let labels = self.labels();
@@ -195,6 +223,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             return Err(BuildError::PlanKind { wanted: "training", found: "has no backward pass" });
         }
         let (infos, parameters) = self.count(rank.deadline())?;
+        let infos = measured(infos, self.profiles.as_deref())?;
         let n_stages = usize::try_from(placement.n_stages()).unwrap_or(usize::MAX);
         let cuts = partition(&self.method, &infos, n_stages, &self.partition_options)?;
         let device = self.device.clone().autodiff();
@@ -223,6 +252,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             training: Arc::new(checked),
             recompute: self.recompute,
             schedule: self.schedule,
+            skips: Arc::new(skips.layout(&cuts)),
             cuts,
             summary,
             base_seed: self.seeds.base,
@@ -273,7 +303,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         placement: &Placement,
         n_replicas: usize,
     ) -> Result<Groups, BuildError> {
-        let ties: Vec<Option<&Tie>> = self.specs.iter().map(LayerSpec::tie).collect();
+        let ties: Vec<&[Tie]> = self.specs.iter().map(LayerSpec::ties).collect();
         let stages: Vec<Stage> = (0..placement.n_stages())
             .map(Stage)
             .flat_map(|stage| cuts.stage(stage.index()).map(move |_| stage))
@@ -301,7 +331,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         self.specs.iter().enumerate().map(|(index, spec)| spec.label(index)).collect()
     }
 
-    fn build_layers(
+    pub(super) fn build_layers(
         &self,
         range: Range<usize>,
         device: &Device,
@@ -328,7 +358,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
         drop(turn);
         let label = spec.label(index);
         let exclusive = self.exclusive.has(&label).then(|| Exclusive { device: device.clone(), deadline });
-        Ok(PlacedLayer { label, layer, exclusive })
+        Ok(PlacedLayer { label, layer, exclusive, skip: spec.skip().cloned() })
     }
 
     /// Gives every copy of a shared parameter the values of the layer that owns it, which is built here
@@ -374,6 +404,26 @@ impl<I, O, T> fmt::Debug for PipelineModuleBuilder<I, O, T> {
             .field("n_micro_batches", &self.n_micro_batches)
             .finish_non_exhaustive()
     }
+}
+
+/// The layers with what was measured of them.
+fn measured(infos: Vec<LayerInfo>, profiles: Option<&[LayerInfo]>) -> Result<Vec<LayerInfo>, BuildError> {
+    let Some(profiles) = profiles else { return Ok(infos) };
+    if infos.len() != profiles.len() {
+        let problem = format!("it has {} layers, they are of {}", infos.len(), profiles.len());
+        return Err(BuildError::Profile { problem });
+    }
+    let with = |(layer, (info, profiled)): (usize, (LayerInfo, &LayerInfo))| {
+        if (&info.type_name, info.parameters) != (&profiled.type_name, profiled.parameters) {
+            let describe = |info: &LayerInfo| format!("{} of {} parameters", info.type_name, info.parameters);
+            let (here, there) = (describe(&info), describe(profiled));
+            return Err(BuildError::Profile {
+                problem: format!("layer {layer} is {here}, measured was {there}"),
+            });
+        }
+        Ok(LayerInfo { profile: profiled.profile, ..info })
+    };
+    infos.into_iter().zip(profiles).enumerate().map(with).collect()
 }
 
 /// Proves a plan over links that hold as many messages as the plan ever has micro-batches in flight, or

@@ -2,9 +2,11 @@
 
 mod builder;
 mod init;
+mod profile;
 mod seeds;
 mod summary;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
@@ -20,19 +22,21 @@ use self::builder::prove;
 use self::seeds::Seeds;
 use crate::error::{BuildError, Cause, StepError};
 use crate::gradients::{NamedTensor, named_parameters};
-use crate::interpreter::Route;
 use crate::layer::LayerNames;
 use crate::layers::Layers;
 use crate::loss::Loss;
 use crate::random::Numbering;
 use crate::recompute::Recompute;
 use crate::reduce::{Grid, Groups};
+use crate::route::Route;
+use crate::skip::{SkipLayout, SkipRoute};
 use crate::stage::RankModule;
 use crate::tensor::AnyTensor;
 use crate::value::Value;
 use crate::world::RankHandle;
 
 pub use self::builder::PipelineModuleBuilder;
+pub use self::profile::ProfileOptions;
 pub use self::seeds::BASE_SEED_DEFAULT;
 pub use self::summary::{LayerSummary, ModuleSummary, ParameterCount, StageSummary};
 
@@ -62,6 +66,7 @@ pub struct PipelineModule<I, O, T> {
     pub(crate) training: Arc<CheckedPlan>,
     pub(crate) recompute: Recompute,
     schedule: ScheduleFn,
+    skips: Arc<SkipLayout>,
     cuts: Cuts,
     summary: ModuleSummary,
     /// Seed of the layers, and of keyed random numbers.
@@ -97,6 +102,9 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
             recompute: Recompute::default(),
             exclusive: LayerNames::default(),
             device: Device::flex(),
+            skip_route: SkipRoute::default(),
+            skip_routes: BTreeMap::new(),
+            profiles: None,
             types: PhantomData,
         }
     }
@@ -218,7 +226,7 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
 
     /// This rank's ends of the links of a plan.
     pub(crate) fn route(&self, plan: Arc<CheckedPlan>) -> Result<Route, StepError> {
-        Route::new(&self.rank, plan, self.pipe_rank, self.ranks.clone())
+        Route::new(&self.rank, plan, self.pipe_rank, self.ranks.clone(), Arc::clone(&self.skips))
             .map_err(|cause| self.rank.fail(self.rank.site("engine set-up"), cause))
     }
 
@@ -228,6 +236,7 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
         for rank in (0..self.placement.n_ranks()).map(PipeRank) {
             self.training.instructions(rank).hash(&mut plan);
         }
+        self.skips.hash(&mut plan);
         format!(
             "{} layers cut at {:?}, plan {:016x}, {} replica(s)",
             self.summary.layers.len(),

@@ -115,8 +115,9 @@ impl Recompute {
         Ok(segments)
     }
 
+    /// Entries that stash or use a named value have nothing to save; they end a segment.
     fn admits(&self, layer: &PlacedLayer) -> bool {
-        self.layers.as_ref().is_none_or(|names| names.has(&layer.label))
+        layer.skip.is_none() && self.layers.as_ref().is_none_or(|names| names.has(&layer.label))
     }
 
     fn wants(&self, stage: Stage, micro_batch: MicroBatch, layers: &[PlacedLayer]) -> Result<bool, Cause> {

@@ -14,11 +14,12 @@ use crate::inject::backward_with;
 use crate::message::BoundaryTensor;
 use crate::module::LossFn;
 use crate::random::PassContext;
+use crate::skip::{SkipStore, StageSkips};
 use crate::split::Deferred;
 use crate::stage::{PlacedLayer, forward_layers};
 use crate::tensor::{AnyTensor, LeafRole};
 
-/// A tensor and the gradient with respect to it.
+/// Two tensors: mostly one and the gradient with respect to it.
 type Pair = (AnyTensor, AnyTensor);
 
 /// The loss function, where it runs again with the last segment.
@@ -50,6 +51,9 @@ struct Rerun {
     sources: Vec<AnyTensor>,
     /// The outputs as leaves of the graph behind the segment.
     leaves: Vec<AnyTensor>,
+    /// Named values that pass by the segment: their tracked tensors before the cut, and as leaves of the
+    /// graph behind it.
+    passing: Vec<Pair>,
 }
 
 /// The segments of one micro-batch at one stage that will run again, in forward order.
@@ -77,15 +81,20 @@ impl Tape {
         segments: Vec<Range<usize>>,
         input: Tree<AnyTensor>,
         pass: PassContext,
+        skips: &mut SkipStore<'_>,
     ) -> Result<Tree<AnyTensor>, Cause> {
         let mut value = input;
         let mut next = 0;
         for range in segments {
-            value = forward_layers(&stage.layers[next..range.start], value, pass)?;
+            value = forward_layers(&stage.layers[next..range.start], value, pass, skips)?;
             next = range.end;
             value = self.first_run(stage, range, value, pass)?;
+            // Its graph would lead around the segment to what lies before it.
+            if let Some(rerun) = self.0.last_mut() {
+                rerun.passing = skips.cut();
+            }
         }
-        forward_layers(&stage.layers[next..], value, pass)
+        forward_layers(&stage.layers[next..], value, pass, skips)
     }
 
     /// Runs a segment without a graph and keeps what its second run needs.
@@ -110,7 +119,7 @@ impl Tape {
             layers.iter().map(copy).collect::<Vec<_>>()
         })?;
         let constants = input.clone().map(|boundary| boundary.tensor.into_leaf(LeafRole::Constant));
-        let output = forward_layers(&stage.untracked[range.clone()], constants, pass)?;
+        let output = forward_segment(&stage.untracked[range.clone()], constants, pass)?;
         // Without a graph nobody knows which outputs depend on what; those that turn out to depend on
         // nothing let their gradient fall when the segment runs again.
         let depends = !sources.is_empty() || layers.iter().any(PlacedLayer::is_trainable);
@@ -129,7 +138,7 @@ impl Tape {
         if let Some(device) = device {
             sweep(&device);
         }
-        self.0.push(Rerun { range, layers: copies, input, sources, leaves });
+        self.0.push(Rerun { range, layers: copies, input, sources, leaves, passing: Vec::new() });
         Ok(output)
     }
 
@@ -151,14 +160,20 @@ impl Tape {
         let mut way = WayBack::default();
         let mut end = layers.len();
         while let Some(mut rerun) = self.0.pop() {
-            let behind = mem::take(&mut rerun.leaves);
+            let mut behind = mem::take(&mut rerun.leaves);
+            let n_outputs = behind.len();
+            let (before, after_cut): (Vec<_>, Vec<_>) = mem::take(&mut rerun.passing).into_iter().unzip();
+            behind.extend(after_cut);
             let after = &layers[rerun.range.end..end];
             end = rerun.range.start;
-            let of_outputs = match loss {
+            let mut of_outputs = match loss {
                 Some(_) => Vec::new(),
                 None => back(mem::take(&mut pairs), &behind, after, &mut way)?,
             };
+            let of_passing = of_outputs.split_off(n_outputs.min(of_outputs.len()));
             pairs = rerun.second_run(&of_outputs, (pass, deferred), loss.take(), &mut way)?;
+            // Last, as their users come after the segment: Burn adds the gradients of later users first.
+            pairs.extend(before.into_iter().zip(of_passing).filter_map(|(source, g)| Some((source, g?))));
         }
         way.leaves = back(pairs, leaves, &layers[..end], &mut way)?;
         Ok(way)
@@ -179,7 +194,7 @@ impl Rerun {
             return Ok(Vec::new());
         }
         let started = Instant::now();
-        let Self { range: _, layers, input, sources, .. } = self;
+        let Self { layers, input, sources, .. } = self;
         let layers = guard("a layer's copy for its second run", || {
             let train = |placed: PlacedLayer| placed.with_layer(placed.layer.clone().train());
             layers.into_iter().map(train).collect::<Vec<_>>()
@@ -192,7 +207,7 @@ impl Rerun {
             }
             leaf
         });
-        let run = || forward_layers(&layers, input, pass);
+        let run = || forward_segment(&layers, input, pass);
         let output = match deferred {
             Some(deferred) => deferred.during(run),
             None => run(),
@@ -209,6 +224,15 @@ impl Rerun {
         let of_inputs = back(pairs, &leaves, &layers, way)?;
         Ok(sources.into_iter().zip(of_inputs).filter_map(|(source, g)| Some((source, g?))).collect())
     }
+}
+
+/// Runs the layers of a segment, none of which stashes or uses a named value.
+fn forward_segment(
+    layers: &[PlacedLayer],
+    input: Tree<AnyTensor>,
+    pass: PassContext,
+) -> Result<Tree<AnyTensor>, Cause> {
+    forward_layers(layers, input, pass, &mut SkipStore::new(&StageSkips::default()))
 }
 
 /// The outputs of a second run with the gradients that came for those of the first one.

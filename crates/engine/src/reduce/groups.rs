@@ -1,6 +1,6 @@
 //! Groups of copies: one for each parameter of the model, with every place that holds it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use brigade_topology::{Direction, PipeRank, Placement, Stage};
 
@@ -87,7 +87,7 @@ impl Groups {
     ///
     /// `ties` and `parameters` are those of each layer, `stages` says which stage it is on.
     pub(crate) fn new(
-        ties: &[Option<&Tie>],
+        ties: &[&[Tie]],
         parameters: &[Vec<ParameterInfo>],
         stages: &[Stage],
         placement: &Placement,
@@ -127,16 +127,21 @@ fn holders(placement: &Placement, stage: Stage) -> Vec<PipeRank> {
 }
 
 /// The owner's place for each place that a tie makes a copy.
-fn owners(
-    ties: &[Option<&Tie>],
-    parameters: &[Vec<ParameterInfo>],
-) -> Result<BTreeMap<Place, Place>, BuildError> {
+fn owners(ties: &[&[Tie]], parameters: &[Vec<ParameterInfo>]) -> Result<BTreeMap<Place, Place>, BuildError> {
     let mut firsts: BTreeMap<&str, Vec<(&str, Place)>> = BTreeMap::new();
     let mut owners = BTreeMap::new();
-    for (layer, (tie, infos)) in ties.iter().zip(parameters).enumerate() {
-        let Some(tie) = tie else { continue };
+    let mut claimed = BTreeSet::new();
+    let layers = ties.iter().zip(parameters).enumerate();
+    let each = layers.flat_map(|(layer, (ties, infos))| ties.iter().map(move |tie| (layer, tie, infos)));
+    for (layer, tie, infos) in each {
         let refuse = |problem| BuildError::Tie { key: tie.key.clone(), layer, problem: Box::new(problem) };
         let named = named(tie, layer, infos).map_err(refuse)?;
+        let again = named.iter().find(|(_, place)| !claimed.insert(*place));
+        let same_layer = |first: &&Vec<(&str, Place)>| first.iter().any(|(_, place)| place.layer == layer);
+        let beside = firsts.get(tie.key.as_str()).filter(same_layer).and(named.first());
+        if let Some(&(path, _)) = again.or(beside) {
+            return Err(refuse(TieProblem::Twice { path: path.to_owned() }));
+        }
         let Some(first) = firsts.get(tie.key.as_str()) else {
             firsts.insert(&tie.key, named);
             continue;
@@ -223,7 +228,7 @@ mod tests {
             ties.iter().map(|_| vec![info("weight", &[3]), info("bias", &[3])]).collect();
         let stages: Vec<_> = (0..u32::try_from(ties.len()).expect("small")).map(Stage).collect();
         let placement = Placement::linear(u32::try_from(ties.len()).expect("small")).expect("stages");
-        let ties: Vec<_> = ties.iter().map(Option::as_ref).collect();
+        let ties: Vec<_> = ties.iter().map(Option::as_slice).collect();
         Groups::new(&ties, &parameters, &stages, &placement, n_replicas)
     }
 
@@ -279,7 +284,7 @@ mod tests {
         assert!(matches!(twice, TieProblem::Twice { path } if path == "bias"));
         let parameters = [vec![info("weight", &[2, 3])], vec![info("weight", &[3, 2])]];
         let ties = [tie("k", []), tie("k", [])];
-        let ties: Vec<_> = ties.iter().map(Option::as_ref).collect();
+        let ties: Vec<_> = ties.iter().map(Option::as_slice).collect();
         let placement = Placement::linear(1).expect("a stage");
         let error =
             Groups::new(&ties, &parameters, &[Stage(0); 2], &placement, 1).expect_err("shapes differ");

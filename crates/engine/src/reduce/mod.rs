@@ -67,12 +67,12 @@ impl Reducer {
         let capacity = 1;
         let to = [&traffic.gradients_out, &traffic.totals_out, &traffic.values_out];
         for &to in to.into_iter().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>() {
-            let key = LinkKey { plan, from: here, to };
+            let key = LinkKey { plan, from: here, to, lane: None };
             senders.insert(to, rank.hub().sender(key, capacity)?);
         }
         let from = gradients_in.keys().chain(traffic.totals_in.keys()).chain(traffic.values_in.keys());
         for &from in from.collect::<BTreeSet<_>>() {
-            let key = LinkKey { plan, from, to: here };
+            let key = LinkKey { plan, from, to: here, lane: None };
             receivers.insert(from, rank.hub().receiver(key, capacity)?);
         }
         let copies = copies(module);

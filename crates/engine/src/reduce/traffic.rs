@@ -206,8 +206,8 @@ mod tests {
 
     /// Ties on stages 0, 1 and 3, twice on stage 1, over `n_replicas` replicas.
     fn traffics(n_replicas: usize, sharding: OptimizerSharding) -> (Grid, Vec<Traffic>) {
-        let tie = Tie::new::<String>("k", []);
-        let ties = [Some(&tie), Some(&tie), Some(&tie), None, Some(&tie)];
+        let tie = [Tie::new::<String>("k", [])];
+        let ties: [&[Tie]; 5] = [&tie, &tie, &tie, &[], &tie];
         let stages = [0, 1, 1, 2, 3].map(Stage);
         let info = |path: &str, n| ParameterInfo::trained(path, &[n]);
         let parameters = vec![vec![info("weight", 4), info("bias", 2)]; 5];
@@ -270,7 +270,7 @@ mod tests {
         let info = ParameterInfo::trained("weight", &[4]);
         let placement = Placement::linear(2).expect("stages");
         let parameters = vec![vec![info]; 2];
-        let groups = Groups::new(&[None, None], &parameters, &[Stage(0), Stage(1)], &placement, 1);
+        let groups = Groups::new(&[&[], &[]], &parameters, &[Stage(0), Stage(1)], &placement, 1);
         let grid = vec![vec![Rank(0), Rank(1)]];
         for here in [Rank(0), Rank(1)] {
             let groups = groups.as_ref().expect("no ties");

@@ -51,7 +51,7 @@ fn unexpected<T>(expected: &'static str, tree: &Tree<AnyTensor>) -> Result<T, Va
 }
 
 /// The top of a tree in words: its contents can be large.
-fn describe(tree: &Tree<AnyTensor>) -> String {
+pub(crate) fn describe(tree: &Tree<AnyTensor>) -> String {
     match tree {
         Tree::Tensor(t) => format!("a {} tensor of rank {}", t.kind().as_str(), t.rank()),
         Tree::List(items) => format!("a list of {}", items.len()),
