@@ -69,3 +69,21 @@ fn sharding_is_decided_before_the_first_step() {
     let error = result.expect_err("too late").to_string();
     assert!(error.contains("cannot be sharded after step 1"), "{error}");
 }
+
+#[test]
+fn ranks_that_shard_differently_are_told_before_anything_runs() {
+    let result = World::local(2).expect("two ranks").run(|rank| {
+        let module = PipelineModule::builder(&gpt(1), cross_entropy)
+            .topology(ProcessTopology::pipe_data(1, 2).expect("a grid"))
+            .build(&rank)?;
+        let mut engine = PipelineEngine::new(module, AdamWConfig::new().init(), TrainConfig::new(0.1))?;
+        if rank.rank().index() == 1 {
+            engine.set_optimizer_sharding(OptimizerSharding::Sharded)?;
+        }
+        engine.train_batch(&mut (0..1).map(|i| tokens(i, BATCH)))?;
+        Ok::<_, EngineError>(())
+    });
+    let error = result.expect_err("they differ").to_string();
+    assert!(error.contains("every rank must make the same calls"), "{error}");
+    assert!(error.contains("optimizer Sharded"), "{error}");
+}
