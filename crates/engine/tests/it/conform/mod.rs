@@ -3,6 +3,7 @@
 //! A small part runs with the other tests; `BRIGADE_CONFORM=all` (`cargo xtask conform`) runs all of it.
 
 mod convolution;
+mod dropout;
 mod frozen;
 mod gpt;
 mod mixture;
@@ -115,4 +116,14 @@ fn mixture_with_an_unused_branch() {
 #[test]
 fn frozen_layers_parameters_and_adapters() {
     conform(frozen::Frozen);
+}
+
+#[test]
+fn dropout() {
+    conform(dropout::Noise { recompute_every: 0 });
+}
+
+#[test]
+fn dropout_that_is_recomputed() {
+    conform(dropout::Noise { recompute_every: 2 });
 }

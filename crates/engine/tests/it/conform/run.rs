@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 
+use brigade_engine::random::PassContext;
 use brigade_engine::schedule::Schedule;
 use brigade_engine::{
-    EngineError, Layers, NamedTensor, PipelineEngine, PipelineModule, TrainConfig, Value, World,
+    BASE_SEED_DEFAULT, EngineError, Layers, NamedTensor, PipelineEngine, PipelineModule, TrainConfig, Value,
+    World,
 };
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
@@ -30,6 +32,7 @@ pub(super) trait Model: Copy + Send + Sync + 'static {
     fn name(self) -> &'static str;
     fn layers(self) -> Layers<Self::Input, Self::Output>;
     fn plain(self, device: &Device) -> Self::Plain;
+    /// Runs during the pass of the micro-batch, as which layers with keyed random numbers must run.
     fn forward(plain: &Self::Plain, input: Self::Input) -> Self::Output;
     fn loss(output: Self::Output, target: Self::Target) -> Tensor<1>;
     /// The micro-batch with this serial number.
@@ -43,6 +46,11 @@ pub(super) trait Model: Copy + Send + Sync + 'static {
 
     fn runs_under(self, _schedule: Schedule) -> bool {
         true
+    }
+
+    /// Layers whose forward runs again together in the backward pass; 0 for none.
+    fn recompute_every(self) -> usize {
+        0
     }
 
     /// Parameters that the plain model does not have.
@@ -108,9 +116,12 @@ pub(super) fn unsplit<M: Model>(model: M, case: Case) -> Run {
             for step in 0..case.n_steps {
                 let mut accumulator = GradientsAccumulator::new();
                 let mut losses = Vec::new();
+                let number = |i: usize| u64::try_from(i).expect("small");
+                let pass = PassContext::training(BASE_SEED_DEFAULT, number(step));
                 for i in 0..case.m() {
                     let (input, target) = M::micro_batch(step * case.m() + i, &device);
-                    let loss = M::loss(M::forward(&plain, input), target);
+                    let output = pass.micro_batch(number(i)).during(|| M::forward(&plain, input));
+                    let loss = M::loss(output, target);
                     losses.push(to_f64(loss.clone()));
                     let gradients = (loss / f64::from(case.n_micro_batches)).backward();
                     accumulator.accumulate(&plain, GradientsParams::from_grads(gradients, &plain));
@@ -122,7 +133,8 @@ pub(super) fn unsplit<M: Model>(model: M, case: Case) -> Run {
                 let frozen = plain.valid();
                 let held_back = (0..=case.m()).map(|i| {
                     let (input, target) = M::micro_batch(HELD_BACK + i, &Device::flex());
-                    to_f64(M::loss(M::forward(&frozen, input), target))
+                    let pass = PassContext::evaluation(BASE_SEED_DEFAULT, number(step));
+                    to_f64(M::loss(pass.during(|| M::forward(&frozen, input)), target))
                 });
                 run.evaluations.push(held_back.sum::<f64>() / f64::from(case.n_micro_batches + 1));
             }
@@ -163,6 +175,7 @@ fn pipeline<M: Model>(model: M, schedule: Schedule, n_ranks: u32, case: Case) ->
                 .partition("uniform".parse()?)
                 .schedule(move |shape| schedule.plan(shape))
                 .micro_batches(case.n_micro_batches)
+                .recompute_every(model.recompute_every())
                 .build(&rank)?;
             let initial = module.parameters();
             let mut engine = PipelineEngine::new(module, optimizer(), TrainConfig::new(LEARNING_RATE))?;
