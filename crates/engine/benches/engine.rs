@@ -4,14 +4,15 @@ use std::hint::black_box;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use brigade_engine::nn::Dropout;
 use brigade_engine::schedule::Schedule;
 use brigade_engine::{
     AnyTensor, EngineError, Layer, Layers, PipelineEngine, PipelineModule, TrainConfig, World, backward_with,
 };
 use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
-use burn::tensor::{Device, Tensor};
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use burn::tensor::{Device, Distribution, Tensor};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 /// Adds its one number.
 #[derive(Module, Debug)]
@@ -87,5 +88,21 @@ fn bench_backward(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, bench_steps, bench_backward);
+fn bench_dropout(criterion: &mut Criterion) {
+    let (plain, shape) = (Device::flex(), [512, 256]);
+    let x = Tensor::<2>::ones(shape, &plain.clone().autodiff());
+    let mut group = criterion.benchmark_group("dropout of 512 x 256 elements");
+    group.throughput(Throughput::Elements(512 * 256));
+    let keyed = Dropout::new(0.1).expect("a probability");
+    group.bench_function("keyed", |bencher| bencher.iter(|| black_box(keyed.forward(x.clone()))));
+    let burns = burn::nn::DropoutConfig::new(0.1).init();
+    group.bench_function("Burn's", |bencher| bencher.iter(|| black_box(burns.forward(x.clone()))));
+    group.bench_function("Burn's mask alone", |bencher| {
+        let kept = Distribution::Bernoulli(0.9);
+        bencher.iter(|| black_box(Tensor::<2>::random(shape, kept, &plain)));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, bench_steps, bench_backward, bench_dropout);
 criterion_main!(benches);

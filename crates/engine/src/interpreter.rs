@@ -7,7 +7,6 @@ use std::time::Instant;
 use brigade_schedule::{BufferId, Instruction, LoadPart, MicroBatch};
 use brigade_topology::{PipeRank, Rank, Stage};
 use brigade_wire::Tree;
-use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
@@ -18,7 +17,7 @@ use crate::message::{Direction, Message, Tag};
 use crate::module::LossFn;
 use crate::normaliser::Factors;
 use crate::random::{Numbering, PassContext};
-use crate::recompute::{LossAgain, Recompute, StageLayers, Tape, loss_pair};
+use crate::recompute::{Form, LossAgain, Recompute, StageLayers, Tape, loss_pair};
 use crate::route::{Route, site};
 use crate::skip::{ByLane, SkipStore, Traffic, leaf};
 use crate::split::Deferred;
@@ -92,8 +91,8 @@ pub(crate) struct Interpreter<'a> {
     numbering: Numbering,
     /// What runs again in the backward pass, if anything does.
     recompute: Option<&'a Recompute>,
-    /// The layers of each stage without tracked parameters, where some run again.
-    untracked: BTreeMap<Stage, StageModule>,
+    /// The forms of the layers of each stage, where some run again.
+    forms: BTreeMap<Stage, Vec<Form>>,
     batch: Batch,
     slots: Vec<Slot>,
     sums: BTreeMap<Stage, OrderedSum<'a>>,
@@ -130,7 +129,7 @@ impl<'a> Interpreter<'a> {
             mode,
             numbering,
             recompute: None,
-            untracked: BTreeMap::new(),
+            forms: BTreeMap::new(),
             batch,
             slots,
             sums: route.summed.iter().map(|(&stage, order)| (stage, OrderedSum::over(order))).collect(),
@@ -143,9 +142,9 @@ impl<'a> Interpreter<'a> {
     pub(crate) fn recomputing(mut self, recompute: &'a Recompute) -> Result<Self, Cause> {
         if recompute.is_on() {
             self.recompute = Some(recompute);
-            let untracked = |stage: &StageModule| (stage.stage, stage.clone().no_grad());
-            let all = || self.module.stages.iter().map(untracked).collect();
-            self.untracked = guard("a layer's copy without gradients", all)?;
+            let forms = |stage: &StageModule| (stage.stage, stage.layers.iter().map(Form::of).collect());
+            let all = || self.module.stages.iter().map(forms).collect();
+            self.forms = guard("a layer's copy for recompute", all)?;
         }
         Ok(self)
     }
@@ -356,8 +355,8 @@ impl<'a> Interpreter<'a> {
             Some(recompute) => recompute.segments(stage, micro_batch, &module.layers)?,
             None => Vec::new(),
         };
-        let untracked = self.untracked.get(&stage).map_or(&[][..], |stage| &stage.layers);
-        let layers = StageLayers { layers: &module.layers, untracked, loss_follows: self.is_last(stage) };
+        let forms = self.forms.get(&stage).map_or(&[][..], Vec::as_slice);
+        let layers = StageLayers { layers: &module.layers, forms, loss_follows: self.is_last(stage) };
         let mut tape = Tape::default();
         let deferred = (self.route.splits && self.is_training()).then(Deferred::default);
         let run = || tape.forward(&layers, segments, input, pass, skips);

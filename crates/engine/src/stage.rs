@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use brigade_topology::Stage;
 use brigade_wire::Tree;
-use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use burn::tensor::Device;
 
 use crate::any_layer::{AnyLayer, ForwardError};
 use crate::error::{Cause, panic_message};
@@ -39,19 +39,6 @@ impl PlacedLayer {
     pub(crate) fn with_layer(&self, layer: AnyLayer) -> Self {
         let Self { label, exclusive, skip, .. } = self;
         Self { label: label.clone(), layer, exclusive: exclusive.clone(), skip: skip.clone() }
-    }
-
-    /// Tells whether a parameter of the layer wants a gradient.
-    pub(crate) fn is_trainable(&self) -> bool {
-        struct Trainable(bool);
-        impl ModuleVisitor for Trainable {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.0 |= param.is_require_grad();
-            }
-        }
-        let mut trainable = Trainable(false);
-        self.layer.visit(&mut trainable);
-        trainable.0
     }
 
     fn forward(
@@ -94,13 +81,13 @@ impl PlacedLayer {
 }
 
 /// Runs layers one after the other as parts of `pass`.
-pub(crate) fn forward_layers(
-    layers: &[PlacedLayer],
+pub(crate) fn forward_layers<'a>(
+    layers: impl IntoIterator<Item = &'a PlacedLayer>,
     input: Tree<AnyTensor>,
     pass: PassContext,
     skips: &mut SkipStore<'_>,
 ) -> Result<Tree<AnyTensor>, Cause> {
-    layers.iter().try_fold(input, |value, layer| layer.forward(value, pass, skips))
+    layers.into_iter().try_fold(input, |value, layer| layer.forward(value, pass, skips))
 }
 
 /// A contiguous slice of the model's layers.

@@ -4,4 +4,4 @@ mod policy;
 mod tape;
 
 pub use self::policy::{Recompute, Segment};
-pub(crate) use self::tape::{LossAgain, StageLayers, Tape, loss_pair};
+pub(crate) use self::tape::{Form, LossAgain, StageLayers, Tape, loss_pair};

@@ -2,12 +2,13 @@
 
 use std::mem;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use brigade_wire::Tree;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Gradients, Tensor};
+use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 
 use crate::error::{Cause, guard};
 use crate::inject::backward_with;
@@ -31,11 +32,56 @@ pub(crate) struct LossAgain<'a> {
     pub(crate) weight: f64,
 }
 
-/// The layers of a stage in both forms that a first run needs.
+/// The forms of one layer that recompute needs, made once for a run of the plan.
+pub(crate) struct Form {
+    /// No parameter is tracked; state is the layer's own, so that a first run moves it.
+    untracked: PlacedLayer,
+    /// What a second run starts from; none where the layer may have state, which has to be copied before
+    /// each first run.
+    original: Option<Rc<PlacedLayer>>,
+    is_trainable: bool,
+}
+
+impl Form {
+    pub(crate) fn of(placed: &PlacedLayer) -> Self {
+        /// State and frozen parameters look alike: neither wants a gradient.
+        struct Kinds {
+            trained: bool,
+            fixed: bool,
+        }
+        impl ModuleVisitor for Kinds {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let trained = param.is_require_grad();
+                self.trained |= trained;
+                self.fixed |= !trained;
+            }
+            fn visit_int<const D: usize>(&mut self, _: &Param<Tensor<D, Int>>) {
+                self.fixed = true;
+            }
+            fn visit_bool<const D: usize>(&mut self, _: &Param<Tensor<D, Bool>>) {
+                self.fixed = true;
+            }
+        }
+        let mut kinds = Kinds { trained: false, fixed: false };
+        placed.layer.visit(&mut kinds);
+        Self {
+            untracked: placed.with_layer(placed.layer.clone().no_grad()),
+            original: (!kinds.fixed).then(|| copy(placed)),
+            is_trainable: kinds.trained,
+        }
+    }
+}
+
+/// A copy that shares parameters and not state.
+fn copy(placed: &PlacedLayer) -> Rc<PlacedLayer> {
+    Rc::new(placed.with_layer(placed.layer.valid()))
+}
+
+/// The layers of a stage.
 pub(crate) struct StageLayers<'a> {
     pub(crate) layers: &'a [PlacedLayer],
-    /// The same layers with no parameter tracked; their state is the layers' own.
-    pub(crate) untracked: &'a [PlacedLayer],
+    /// One for each layer, or none where nothing runs again.
+    pub(crate) forms: &'a [Form],
     /// Whether the output goes to the loss function.
     pub(crate) loss_follows: bool,
 }
@@ -45,7 +91,7 @@ pub(crate) struct StageLayers<'a> {
 struct Rerun {
     range: Range<usize>,
     /// The layers with the parameters and the state of before the first run.
-    layers: Vec<PlacedLayer>,
+    layers: Vec<Rc<PlacedLayer>>,
     input: Tree<BoundaryTensor>,
     /// The tracked tensors before the cut, in the order of the inputs that want a gradient.
     sources: Vec<AnyTensor>,
@@ -113,16 +159,17 @@ impl Tape {
             }
             BoundaryTensor { tensor: tensor.detached(), role }
         });
-        let layers = &stage.layers[range.clone()];
-        let copies = guard("a layer's copy for its second run", || {
-            let copy = |placed: &PlacedLayer| placed.with_layer(placed.layer.valid());
-            layers.iter().map(copy).collect::<Vec<_>>()
+        let forms = &stage.forms[range.clone()];
+        let placed = forms.iter().zip(&stage.layers[range.clone()]);
+        let layers = guard("a layer's copy for its second run", || {
+            let original = |(form, placed): (&Form, _)| form.original.clone().unwrap_or_else(|| copy(placed));
+            placed.map(original).collect::<Vec<_>>()
         })?;
         let constants = input.clone().map(|boundary| boundary.tensor.into_leaf(LeafRole::Constant));
-        let output = forward_segment(&stage.untracked[range.clone()], constants, pass)?;
+        let output = forward_segment(forms.iter().map(|form| &form.untracked), constants, pass)?;
         // Without a graph nobody knows which outputs depend on what; those that turn out to depend on
         // nothing let their gradient fall when the segment runs again.
-        let depends = !sources.is_empty() || layers.iter().any(PlacedLayer::is_trainable);
+        let depends = !sources.is_empty() || forms.iter().any(|form| form.is_trainable);
         let ends_in_loss = stage.loss_follows && range.end == stage.layers.len();
         let role = role(depends && !ends_in_loss);
         let mut leaves = Vec::new();
@@ -138,7 +185,7 @@ impl Tape {
         if let Some(device) = device {
             sweep(&device);
         }
-        self.0.push(Rerun { range, layers: copies, input, sources, leaves, passing: Vec::new() });
+        self.0.push(Rerun { range, layers, input, sources, leaves, passing: Vec::new() });
         Ok(output)
     }
 
@@ -196,8 +243,8 @@ impl Rerun {
         let started = Instant::now();
         let Self { layers, input, sources, .. } = self;
         let layers = guard("a layer's copy for its second run", || {
-            let train = |placed: PlacedLayer| placed.with_layer(placed.layer.clone().train());
-            layers.into_iter().map(train).collect::<Vec<_>>()
+            let train = |placed: &Rc<PlacedLayer>| placed.with_layer(placed.layer.clone().train());
+            layers.iter().map(train).collect::<Vec<_>>()
         })?;
         let mut leaves = Vec::new();
         let input = input.map(|BoundaryTensor { tensor, role }| {
@@ -227,8 +274,8 @@ impl Rerun {
 }
 
 /// Runs the layers of a segment, none of which stashes or uses a named value.
-fn forward_segment(
-    layers: &[PlacedLayer],
+fn forward_segment<'a>(
+    layers: impl IntoIterator<Item = &'a PlacedLayer>,
     input: Tree<AnyTensor>,
     pass: PassContext,
 ) -> Result<Tree<AnyTensor>, Cause> {

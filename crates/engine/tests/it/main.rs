@@ -13,6 +13,7 @@ mod faults;
 mod gpt_cli;
 mod harness;
 mod layers;
+mod memory;
 mod normaliser;
 mod parity;
 mod pieces;
