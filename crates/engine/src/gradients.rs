@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use brigade_schedule::MicroBatch;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{Bool, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData};
 
 /// The sum of one module's gradients over micro-batches, always added in micro-batch order: that order
 /// decides the last bit, and a schedule may run the backward passes in another one.
@@ -53,6 +53,11 @@ struct Add<'a> {
 impl ModuleVisitor for Add<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(new) = self.new.remove::<D>(param.id) else { return };
+        // Half-precision sums would lose the small gradients.
+        let new = match new.dtype() {
+            DType::F16 | DType::BF16 => new.cast(FloatDType::F32),
+            _ => new,
+        };
         let total = match self.sum.remove::<D>(param.id) {
             Some(sum) => sum.add(new),
             None => new,

@@ -1,5 +1,4 @@
-//! Pipeline-parallel training for Burn: layers cut into stages, a schedule proved before it runs, and
-//! the engine that runs it.
+//! Pipeline-parallel training for Burn: layers in stages, proved schedules, and the engine that runs them.
 //!
 //! ```text
 //! Layers ──partition──► cuts ──placement──► this rank's stages ──────────┐
@@ -19,9 +18,7 @@
 //!
 //! # Examples
 //! ```
-//! use brigade_engine::World;
-//!
-//! let ranks = World::local(2)?.run(|rank| Ok::<_, brigade_engine::EngineError>(rank.rank().index()))?;
+//! let ranks = brigade_engine::World::local(2)?.run(|rank| Ok::<_, std::fmt::Error>(rank.rank().index()))?;
 //! assert_eq!(ranks, [0, 1]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -29,6 +26,7 @@
 
 mod any_layer;
 mod clipping;
+pub mod config;
 mod data;
 mod engine;
 mod erased;
@@ -45,6 +43,7 @@ mod message;
 mod module;
 pub mod nn;
 mod normaliser;
+pub mod optimizer;
 pub mod random;
 mod recompute;
 mod reduce;
@@ -60,21 +59,21 @@ mod timing;
 mod value;
 mod world;
 
+pub use any_layer::AnyLayer;
 pub use brigade_partition as partition;
 pub use brigade_schedule as schedule;
 pub use brigade_topology as topology;
 pub use brigade_wire as wire;
-
-pub use any_layer::AnyLayer;
 pub use clipping::GradientClipping;
+pub use config::{ConfigWarning, DynamicLossScale, LossScale, LossScaleState, Precision, TrainConfig};
 pub use data::{
     DataItem, Merge, MergeError, Sampler, SamplerConfig, SamplerError, SamplerState, SplitError, Tail,
     merge_pieces, piece_sizes, split_batch,
 };
-pub use engine::{DataOn, PipelineEngine, TrainConfig};
+pub use engine::{DataOn, PipelineEngine, TrainingState};
 pub use error::{
-    BuildError, Cause, EngineError, LayerTypeError, ProfileError, Site, SkipError, StageError, StagesError,
-    StepError, TensorError, TieError, TieProblem, ValueError, WorldError, WorldSizeError,
+    BuildError, Cause, ConfigError, EngineError, LayerTypeError, ProfileError, Site, SkipError, StageError,
+    StagesError, StepError, TensorError, TieError, TieProblem, ValueError, WorldError, WorldSizeError,
 };
 pub use evaluation::{EvalOptions, Evaluation, Outputs, OutputsOn};
 pub use gradients::NamedTensor;
@@ -87,6 +86,7 @@ pub use module::{
     ProfileOptions, StageSummary,
 };
 pub use normaliser::Normaliser;
+pub use optimizer::{AdamWSettings, FusedAdamW, LearningRateSchedule, OptimizerConfig, ParameterGroup};
 pub use recompute::{Recompute, Segment};
 pub use reduce::OptimizerSharding;
 pub use report::{EvalReport, Metric, Note, RankTimes, StepReport, StepTimes};

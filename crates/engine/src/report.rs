@@ -19,9 +19,13 @@ pub struct StepReport {
     pub micro_batch_losses: Vec<f64>,
     /// What the loss function returned beside the loss, by name.
     pub metrics: BTreeMap<String, Metric>,
-    /// Learning rate of this step.
+    /// Learning rate of this step, but for groups of parameters that have their own.
     pub learning_rate: f64,
-    /// Norm of all gradients before clipping, when they are clipped by it.
+    /// What the loss was multiplied by in the backward pass, if it was.
+    pub loss_scale: Option<f64>,
+    /// Whether gradients overflowed on any rank, so that no weight was updated on any.
+    pub skipped: bool,
+    /// Norm of all gradients before clipping, when they are clipped by it and did not overflow.
     pub gradient_norm: Option<f64>,
     /// Whether the weights were updated; not when the gradients were kept for a later call.
     pub is_update: bool,

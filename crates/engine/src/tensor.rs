@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::kind::{Basic, BridgeTensor, Kind, TensorKind};
-use burn::tensor::{Bool, DType, Device, Float, Gradients, Int, Shape, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Float, FloatDType, Gradients, Int, Shape, Tensor, TensorData};
 
 use crate::error::TensorError;
 
@@ -254,6 +254,24 @@ impl AnyTensor {
             let sum = tensors.into_iter().reduce(Tensor::add);
             sum.map_or(Err(TensorError::Rank { rank: 0 }), |sum| Self::new(sum.div_scalar(n)))
         }, else unreachable_rank())
+    }
+
+    /// The same values with another float element type; integers and booleans stay.
+    pub(crate) fn cast(self, dtype: FloatDType) -> Self {
+        if self.kind() != Kind::Float || self.dtype() == DType::from(dtype) {
+            return self;
+        }
+        Self(by_rank!(self.rank(), D => {
+            Tensor::<D, Float>::from_bridge(self.0).cast(dtype).into_bridge()
+        }, else unreachable_rank()))
+    }
+
+    /// Half-precision floats as f32; everything else stays.
+    pub(crate) fn widened(self) -> Self {
+        match self.dtype() {
+            DType::F16 | DType::BF16 => self.cast(FloatDType::F32),
+            _ => self,
+        }
     }
 
     pub(crate) fn into_bridge(self) -> BridgeTensor {

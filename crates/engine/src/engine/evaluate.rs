@@ -164,7 +164,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let trees = outputs.into_iter().map(|(peer, message)| {
             let tree =
                 message.into_tree().map_err(|source| rank.fail(site(), Cause::Message { peer, source }))?;
-            Ok(tree.map(|boundary| boundary.tensor))
+            // Before means over them are taken.
+            Ok(tree.map(|boundary| boundary.tensor.widened()))
         });
         let mut trees = trees.collect::<Result<Vec<Tree<AnyTensor>>, StepError>>()?;
         if let Some(how) = how.merge()
@@ -201,11 +202,12 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         &mut self,
         n_micro_batches: u32,
         mode: Mode,
-        batch: Batch,
+        mut batch: Batch,
     ) -> Result<RunResult, StepError> {
+        self.precision.cast_inputs(&mut batch);
         let route = &self.evaluations[&n_micro_batches];
         let rank = &self.module.rank;
-        let frozen = guard("a layer's validation form", || RankModule::valid(&self.module.stages))
+        let frozen = guard("a layer's validation form", || RankModule::valid(self.compute_stages()))
             .map_err(|cause| rank.fail(rank.site("freezing"), cause))?;
         let numbering = self.module.numbering(self.n_steps, n_micro_batches, false);
         Interpreter::new(rank, route, &frozen, &self.module.loss, (mode, numbering), batch).run()

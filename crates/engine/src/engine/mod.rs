@@ -2,6 +2,7 @@
 
 mod data;
 mod evaluate;
+mod setup;
 mod share;
 mod source;
 mod step;
@@ -9,26 +10,27 @@ mod train;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
 use brigade_schedule::{Costs, StageCosts, Timeline, replay};
-use burn::optim::ModuleOptimizer;
-use serde::{Deserialize, Serialize};
 
 use crate::clipping::GradientClipping;
+use crate::config::precision::{Precision, Scaler};
 use crate::error::{BuildError, Cause, EngineError, StepError, guard};
 use crate::gradients::NamedTensor;
 use crate::module::PipelineModule;
 use crate::normaliser::Normaliser;
+use crate::optimizer::{LearningRateSchedule, Updater};
 use crate::reduce::{OptimizerSharding, Reducer};
 use crate::report::StepTimes;
 use crate::route::Route;
+use crate::stage::RankModule;
 use crate::timing::Spent;
 use crate::value::Value;
 
 use self::source::TargetLinks;
 use self::train::Accumulated;
 
+pub use self::setup::TrainingState;
 pub use self::source::DataOn;
 
 type GradientObserver = Box<dyn FnMut(&[NamedTensor]) + Send>;
@@ -38,29 +40,6 @@ type BatchFn<I, T> = Box<dyn FnMut(I, T) -> (I, T) + Send>;
 /// The most further plans that an engine keeps for training, and for evaluation, one for each number of
 /// micro-batches: a program that comes with ever other numbers must not gather plans for ever.
 const PLANS_MAX: usize = 16;
-
-/// How to train.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct TrainConfig {
-    /// Learning rate of the first step; see [`PipelineEngine::set_learning_rate`].
-    pub learning_rate: f64,
-    /// What loss and gradient are a mean over.
-    #[serde(default)]
-    pub normaliser: Normaliser,
-    /// Which ranks read the data.
-    #[serde(default)]
-    pub data_on: DataOn,
-}
-
-impl TrainConfig {
-    /// Trains at `learning_rate`, with the defaults for everything else.
-    #[must_use]
-    pub fn new(learning_rate: f64) -> Self {
-        Self { learning_rate, normaliser: Normaliser::default(), data_on: DataOn::default() }
-    }
-}
 
 /// Trains and evaluates one rank's part of a pipeline; every rank makes the same calls.
 ///
@@ -106,9 +85,17 @@ impl TrainConfig {
 /// ```
 pub struct PipelineEngine<I, O, T> {
     module: PipelineModule<I, O, T>,
-    optimizer: ModuleOptimizer,
+    updater: Updater,
+    /// The configured rate, which the schedule begins with.
     learning_rate: f64,
+    schedule: LearningRateSchedule,
+    precision: Precision,
+    scaler: Option<Scaler>,
+    /// The stages cast to the precision of the passes, if that is not f32.
+    cast: Option<RankModule>,
     n_steps: u64,
+    /// Steps whose update was not skipped.
+    n_updates: u64,
     training: Route,
     /// Plans for batches of fewer micro-batches.
     trainings: BTreeMap<u32, Route>,
@@ -126,43 +113,6 @@ pub struct PipelineEngine<I, O, T> {
 }
 
 impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
-    /// Joins the pipeline with this rank's module and an optimizer for its parameters.
-    ///
-    /// # Errors
-    /// [`BuildError::LearningRate`] for one that is negative or not finite; [`Cause::LinkDiffers`] when
-    /// the ranks have built different plans.
-    pub fn new(
-        module: PipelineModule<I, O, T>,
-        optimizer: ModuleOptimizer,
-        config: TrainConfig,
-    ) -> Result<Self, EngineError> {
-        check_learning_rate(config.learning_rate)?;
-        let training = module.route(Arc::clone(&module.training))?;
-        let reducer = make_reducer(&module, OptimizerSharding::default())?;
-        let TrainConfig { learning_rate, normaliser, data_on, .. } = config;
-        let targets = TargetLinks::new(&module, data_on)
-            .map_err(|cause| module.rank.fail(module.rank.site("engine set-up"), cause))?;
-        let identity = format!("engine {}, {}, mean over {normaliser:?}", training.serial, module.identity());
-        Ok(Self {
-            module,
-            optimizer,
-            learning_rate,
-            n_steps: 0,
-            training,
-            trainings: BTreeMap::new(),
-            reducer,
-            evaluations: BTreeMap::new(),
-            normaliser,
-            data_on,
-            targets,
-            batch_fn: None,
-            accumulated: None,
-            observer: None,
-            clipping: None,
-            identity,
-        })
-    }
-
     /// The module, with the weights of the last step.
     #[must_use]
     pub fn module(&self) -> &PipelineModule<I, O, T> {
@@ -176,24 +126,26 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
     }
 
     /// Says how many steps have been made, for a run that goes on from saved weights; give every rank
-    /// the same.
+    /// the same. Stands for a run without skipped steps; otherwise see
+    /// [`set_training_state`](Self::set_training_state).
     pub fn set_n_steps(&mut self, n_steps: u64) {
-        self.n_steps = n_steps;
+        (self.n_steps, self.n_updates) = (n_steps, n_steps);
     }
 
-    /// Learning rate of the next step.
+    /// Learning rate of the next step, but for groups of parameters that have their own.
     #[must_use]
     pub fn learning_rate(&self) -> f64 {
-        self.learning_rate
+        self.schedule.rate(self.learning_rate, self.n_updates)
     }
 
-    /// Sets the learning rate from the next step on; give every rank the same.
+    /// Sets the learning rate from the next step on, in place of the schedule; give every rank the same.
     ///
     /// # Errors
     /// [`BuildError::LearningRate`] for one that is negative or not finite.
     pub fn set_learning_rate(&mut self, learning_rate: f64) -> Result<(), BuildError> {
         check_learning_rate(learning_rate)?;
         self.learning_rate = learning_rate;
+        self.schedule = LearningRateSchedule::Constant;
         Ok(())
     }
 
@@ -240,7 +192,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
     /// Bytes, a few hundred for the form itself.
     pub fn optimizer_state_bytes(&self) -> Result<usize, StepError> {
         let rank = &self.module.rank;
-        let bytes = guard("the optimizer", || self.optimizer.into_bytes().map(|bytes| bytes.len()));
+        let bytes = guard("the optimizer", || self.updater.to_bytes().map(|bytes| bytes.len()));
         let bytes = bytes.and_then(|bytes| {
             bytes.map_err(|e| Cause::Panicked { what: "saving the optimizer", message: e.to_string() })
         });
@@ -295,7 +247,7 @@ impl<I, O, T> fmt::Debug for PipelineEngine<I, O, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PipelineEngine")
             .field("module", &self.module)
-            .field("learning_rate", &self.learning_rate)
+            .field("n_updates", &self.n_updates)
             .field("n_steps", &self.n_steps)
             .finish_non_exhaustive()
     }

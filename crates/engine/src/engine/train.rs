@@ -9,6 +9,7 @@ use burn::tensor::Tensor;
 
 use super::data::{Agreed, Feed, Form, Request};
 use super::share::{Losses, Summary};
+use super::step::StepEnd;
 use super::{PLANS_MAX, PipelineEngine};
 use crate::data::DataItem;
 use crate::error::{Cause, StepError};
@@ -121,7 +122,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         let (step, waiting) = (self.n_steps, self.n_accumulated());
         let name = format!(
             "{call} after {step} steps and {waiting} micro-batches at learning rate {}{clipping}",
-            self.learning_rate
+            self.learning_rate()
         );
         let request = Request { call: &name, n_micro_batches: wanted, feed: Feed::Pairs, form };
         let Some(agreed) = self.fetch_pairs(request, data)? else { return Ok(None) };
@@ -135,6 +136,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         }
 
         let started = Instant::now();
+        self.precision.cast_inputs(&mut batch);
+        let loss_scale = self.loss_scale();
         let before = self.accumulated.take();
         let (sums, mut losses) = before.map_or_else(
             || (GradientsParams::new(), Losses::default()),
@@ -146,8 +149,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
         // Micro-batches of one step have different numbers, whatever calls they came with.
         let offset = u64::try_from(losses.len()).unwrap_or(u64::MAX);
         numbering.first_micro_batch = numbering.first_micro_batch.saturating_add(offset);
-        let kind = (Mode::Train { scale: 1.0 }, numbering);
-        let run = Interpreter::new(&module.rank, route, &module.stages, &module.loss, kind, batch);
+        let kind = (Mode::Train { scale: loss_scale.unwrap_or(1.0) }, numbering);
+        let run = Interpreter::new(&module.rank, route, self.compute_stages(), &module.loss, kind, batch);
         let run = run.recomputing(&module.recompute);
         let run = run.map_err(|cause| module.rank.fail(module.rank.site("preparing the layers"), cause))?;
         let RunResult { losses: mut found, mut gradients, mut timing, .. } = run.starting_from(sums).run()?;
@@ -159,7 +162,8 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             let (of_this_batch, times) = self.share(call, found, &counts, Some(&timing))?;
             losses.extend(of_this_batch.clone());
             self.accumulated = Some(Accumulated { gradients, losses });
-            return self.report(of_this_batch, None, elapsed, times, note, then).map(Some);
+            let end = StepEnd { rate: self.learning_rate(), loss_scale, gradient_norm: None, skipped: false };
+            return self.report(of_this_batch, end, elapsed, times, note, then).map(Some);
         }
         if divides_late {
             let (of_this_batch, _) = self.share(call, std::mem::take(&mut found), &counts, None)?;
@@ -167,7 +171,7 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             let total = self.counted(&losses)?;
             divide(&self.module.stages, &mut gradients, total);
         }
-        let gradient_norm = self.step(gradients, &mut timing)?;
+        let end = self.step(gradients, &mut timing)?;
         timing.stop();
         let elapsed = started.elapsed();
         let (of_this_batch, times) = self.share(call, found, &counts, Some(&timing))?;
@@ -175,13 +179,14 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             losses.extend(of_this_batch);
         }
         self.n_steps += 1;
-        self.report(losses, gradient_norm, elapsed, times, note, then).map(Some)
+        self.n_updates += u64::from(!end.skipped);
+        self.report(losses, end, elapsed, times, note, then).map(Some)
     }
 
     fn report(
         &self,
         losses: Losses,
-        gradient_norm: Option<f64>,
+        end: StepEnd,
         elapsed: Duration,
         times: StepTimes,
         note: Option<Note>,
@@ -195,8 +200,10 @@ impl<I: Value, O: Value, T: Value> PipelineEngine<I, O, T> {
             loss,
             micro_batch_losses,
             metrics,
-            learning_rate: self.learning_rate,
-            gradient_norm,
+            learning_rate: end.rate,
+            loss_scale: end.loss_scale,
+            skipped: end.skipped,
+            gradient_norm: end.gradient_norm,
             is_update,
             note,
             elapsed,

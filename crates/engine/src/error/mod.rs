@@ -1,5 +1,6 @@
 //! What can go wrong, one enum an operation.
 
+mod config;
 mod layers;
 mod skip;
 mod stages;
@@ -16,6 +17,7 @@ use brigade_topology::{Rank, TopologyError};
 use crate::layer::LayerLabel;
 use crate::tensor::RANK_MAX;
 
+pub use config::{ConfigError, StateError};
 pub use layers::{LayerTypeError, TieError};
 pub use skip::SkipError;
 pub use stages::{StageError, StagesError};
@@ -219,6 +221,17 @@ pub enum BuildError {
         /// Steps so far.
         steps: u64,
     },
+    /// A saved training state and this engine do not both have a loss scale.
+    #[error(
+        "this engine has {}loss scale, the saved state has {}: use the precision of the saved run",
+        if *here { "a " } else { "no " }, if *there { "one" } else { "none" }
+    )]
+    LossScaleState {
+        /// Whether this engine has one.
+        here: bool,
+        /// Whether the saved state has one.
+        there: bool,
+    },
     /// A bound for gradients that is not above zero.
     #[error("gradients cannot be clipped at {bound}: give a number above 0")]
     Clipping {
@@ -355,6 +368,12 @@ pub enum EngineError {
     /// A partition method is written wrong.
     #[error(transparent)]
     Method(#[from] MethodError),
+    /// A configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The optimizer's state cannot be taken out or put in.
+    #[error(transparent)]
+    State(#[from] StateError),
 }
 
 impl From<LayerTypeError> for EngineError {

@@ -351,6 +351,14 @@ pub enum Cause {
         /// What is wrong.
         source: Arc<BuildError>,
     },
+    /// Gradients overflow at the least loss scale.
+    #[error(
+        "gradients overflow at the least loss scale, {scale}: the training diverges, or a layer needs more range than the precision has"
+    )]
+    LossScale {
+        /// The scale.
+        scale: f64,
+    },
     /// The measured times cannot be replayed.
     #[error("the plan cannot be replayed with the measured times: {0}")]
     Replay(CostError),

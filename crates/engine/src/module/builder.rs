@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade_partition::{Cuts, LayerInfo, Options, PartitionMethod, partition};
+use brigade_partition::{Cuts, LayerInfo, MethodError, Options, PartitionMethod, partition};
 use brigade_schedule::{Capacity, CheckedPlan, Plan, ScheduleError, Shape, check, least_capacity, lower};
 use brigade_topology::{PipeRank, Placement, ProcessTopology, Rank, Stage};
 use burn::tensor::Device;
@@ -18,7 +18,8 @@ use super::init::{build_layer, check_names, claim, on_autodiff, panicked, take_t
 use super::seeds::Seeds;
 use super::summary::ModuleSummary;
 use super::{LossFn, PipelineModule, ScheduleFn};
-use crate::error::BuildError;
+use crate::config::TrainConfig;
+use crate::error::{BuildError, ConfigError};
 use crate::gradients::initialize;
 use crate::layer::{LayerLabel, LayerNames};
 use crate::layers::{LayerSpec, resolve_ties};
@@ -89,6 +90,25 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
     pub fn micro_batches(mut self, n_micro_batches: u32) -> Self {
         self.n_micro_batches = n_micro_batches;
         self
+    }
+
+    /// Takes the number of micro-batches, the partition method and the interval of recompute from a
+    /// configuration, where it has them.
+    ///
+    /// # Errors
+    /// [`ConfigError::Text`] for a partition method that is written wrong.
+    pub fn config(mut self, config: &TrainConfig) -> Result<Self, ConfigError> {
+        if let Some(method) = &config.partition {
+            self.method = method.parse().map_err(|error: MethodError| ConfigError::Text {
+                path: "partition".to_owned(),
+                message: error.to_string(),
+            })?;
+        }
+        if let Some(n_layers) = config.recompute_every {
+            self.recompute = Recompute::every(usize::try_from(n_layers).unwrap_or(usize::MAX));
+        }
+        self.n_micro_batches = config.micro_batches.unwrap_or(self.n_micro_batches);
+        Ok(self)
     }
 
     /// Sets what the cuts have to keep to: layers bound to a stage or to each other, limits of memory,

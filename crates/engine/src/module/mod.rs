@@ -84,8 +84,8 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
         loss: impl Fn(O, T) -> L + Send + Sync + 'static,
     ) -> PipelineModuleBuilder<I, O, T> {
         let loss: LossFn = Arc::new(move |output, target| {
-            let output =
-                O::from_tree(output).map_err(|source| Cause::LossValue { what: "output", source })?;
+            let output = O::from_tree(output.map(AnyTensor::widened))
+                .map_err(|source| Cause::LossValue { what: "output", source })?;
             let target =
                 T::from_tree(target).map_err(|source| Cause::LossValue { what: "target", source })?;
             Ok(loss(output, target).into())

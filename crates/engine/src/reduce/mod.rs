@@ -30,7 +30,7 @@ use crate::world::RankHandle;
 pub(crate) use self::copies::{
     NewValue, copies as rank_copies, in_order, parameters as layer_parameters, with_values as replace_values,
 };
-pub(crate) use self::groups::{Groups, ParameterInfo, Place};
+pub(crate) use self::groups::{Group, Groups, ParameterInfo, Place};
 pub(crate) use self::traffic::Grid;
 pub use self::traffic::OptimizerSharding;
 

@@ -10,7 +10,8 @@ use burn::optim::ModuleOptimizer;
 
 use super::StageWrapper;
 use super::wiring::{Form, Wiring};
-use crate::engine::{PipelineEngine, TrainConfig};
+use crate::config::TrainConfig;
+use crate::engine::PipelineEngine;
 use crate::error::{BuildError, EngineError, StagesError};
 use crate::layers::{LayerSpec, Layers};
 use crate::loss::Loss;
