@@ -77,7 +77,7 @@ impl ScheduleMetadata {
 ///         .inputs(["x"])
 ///         .outputs(["h"])
 ///         .positional(|linear: &Linear, x: Tensor<2>| linear.forward(x)),
-///     // `x` passes through nothing but this boundary; the wrapper of a stage between would hand it on.
+///     // The first stage hands `x` on; so would any stage between the two.
 ///     StageWrapper::lazy("second", |d| LinearConfig::new(4, 2).init(d))
 ///         .inputs(["h", "x"])
 ///         .outputs(["y"])
@@ -85,7 +85,8 @@ impl ScheduleMetadata {
 /// ];
 /// let n_layers = World::local(2)?.run(move |rank| {
 ///     let loss = |y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean();
-///     let module = pipeline_module(&stages, &ScheduleMetadata::new(["x"]), loss)?.build(&rank)?;
+///     let metadata = ScheduleMetadata::new(["x"]);
+///     let module = pipeline_module::<Tensor<2>, _, _, _>(&stages, &metadata, loss)?.build(&rank)?;
 ///     Ok::<_, EngineError>(module.cuts().boundaries().to_vec())
 /// })?;
 /// assert_eq!(n_layers[0], [0, 1, 2]);
