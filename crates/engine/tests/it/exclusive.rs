@@ -1,6 +1,5 @@
 //! Layers that draw from Burn's own random state run alone, from a seed of their own.
 
-use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -14,28 +13,11 @@ use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 
-use crate::support::{data, formula, gradient_values, quiet_ranks};
+use crate::support::{alone, data, formula, gradient_values, quiet_ranks};
 
 const SEED: u64 = 5;
 const N_LAYERS: usize = 4;
 const M: usize = 4;
-
-/// Runs the test of this name in a process of its own, since any other test may draw from the random
-/// state of this one; tells whether this is that process.
-fn alone(name: &str) -> bool {
-    if std::env::var_os("BRIGADE_TEST_ALONE").is_some() {
-        return true;
-    }
-    let here = std::env::current_exe().expect("a test has a path");
-    let output = Command::new(here)
-        .args(["--exact", name, "--test-threads=1"])
-        .env("BRIGADE_TEST_ALONE", "1")
-        .output()
-        .expect("the test starts");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    false
-}
 
 /// A layer with Burn's own dropout, and noise of its own.
 #[derive(Module, Debug)]

@@ -213,6 +213,23 @@ pub(crate) fn data(named: &[NamedTensor]) -> Vec<TensorData> {
     named.iter().map(|n| n.data.clone()).collect()
 }
 
+/// Runs the test of this name in a process of its own, since other tests share the random state and the
+/// memory of this one; tells whether this is that process.
+pub(crate) fn alone(name: &str) -> bool {
+    if std::env::var_os("BRIGADE_TEST_ALONE").is_some() {
+        return true;
+    }
+    let here = std::env::current_exe().expect("a test has a path");
+    let output = std::process::Command::new(here)
+        .args(["--exact", name, "--test-threads=1"])
+        .env("BRIGADE_TEST_ALONE", "1")
+        .output()
+        .expect("the test starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
 /// Keeps panics of ranks out of the output: tests that provoke them look at the error instead, and a
 /// backtrace, where one is asked for, takes longer than what they measure.
 pub(crate) fn quiet_ranks() {

@@ -1,7 +1,5 @@
 //! Memory over many steps of replicas that share layers.
 
-use std::process::Command;
-
 use brigade_engine::topology::ProcessTopology;
 use brigade_engine::{
     EngineError, Layers, OptimizerSharding, PipelineEngine, PipelineModule, TrainConfig, World,
@@ -10,18 +8,11 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 
 use super::{dense, rows};
+use crate::support::alone;
 
-/// Runs alone in a process of its own: other tests of this one would be measured too.
 #[test]
 fn a_thousand_steps_keep_memory_flat() {
-    const CHILD: &str = "BRIGADE_TEST_MEMORY_CHILD";
-    if std::env::var_os(CHILD).is_none() {
-        let this = std::env::current_exe().expect("this test");
-        let name = "replicas::memory::a_thousand_steps_keep_memory_flat";
-        let child = Command::new(this).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output();
-        let child = child.expect("the process starts");
-        let output = String::from_utf8_lossy(&child.stdout).into_owned();
-        assert!(child.status.success() && output.contains("1 passed"), "{output}");
+    if !alone("replicas::memory::a_thousand_steps_keep_memory_flat") {
         return;
     }
     let grown = World::local(4).expect("four ranks").run(|rank| {
