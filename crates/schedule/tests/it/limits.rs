@@ -12,11 +12,11 @@ fn on_processor() -> Option<Duration> {
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Runs `work` until one run of three keeps to `limit`.
+/// Runs `work` until one run of five keeps to `limit`.
 #[expect(clippy::print_stdout, reason = "says how far from the limit the time is")]
 fn within(limit: Duration, what: &str, mut work: impl FnMut()) {
     let mut least = Duration::MAX;
-    for _ in 0..3 {
+    for _ in 0..5 {
         let (start, before) = (Instant::now(), on_processor());
         work();
         let wall = start.elapsed();
