@@ -78,7 +78,8 @@ fn global_norm(rank: &RankHandle, reducer: &Reducer, gradients: &GradientsParams
     let all: Arc<Vec<Contribution>> = rank.exchange(call, || rank.site("sharing the norm"))?;
     let squares = all.iter().flat_map(|c| c.words.chunks_exact(2)).map(|w| (w[0], f64::from_bits(w[1])));
     let in_order: BTreeMap<u64, f64> = squares.collect();
-    Ok(in_order.values().sum::<f64>().sqrt())
+    // From 0.0: the sum of no numbers is -0.0.
+    Ok(in_order.values().fold(0.0, |sum, square| sum + square).sqrt())
 }
 
 #[derive(Clone, Copy)]

@@ -169,7 +169,8 @@ impl Hub {
         if link.sender.is_none() && link.receiver.is_none() {
             links.remove(&key);
         }
-        Ok(half.expect("each half of a link is fetched once, by its owner, before the owner ends"))
+        // Each half is fetched once, by its owner: it is there unless the owner has ended.
+        half.ok_or(Cause::ProgramEnded)
     }
 
     pub(crate) fn sender(&self, key: LinkKey, capacity: usize) -> Result<Sender<Message>, Cause> {

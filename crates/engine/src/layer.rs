@@ -107,6 +107,10 @@ impl LayerNames {
         Self(names.into_iter().map(Into::into).collect())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn has(&self, label: &LayerLabel) -> bool {
         self.0.iter().any(|name| label.is_called(name))
     }

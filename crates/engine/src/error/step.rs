@@ -303,6 +303,9 @@ pub enum Cause {
         /// What this rank waits for.
         what: &'static str,
     },
+    /// The rank's own program has ended.
+    #[error("the program of this rank has ended: use its handle and its engine within `World::run` only")]
+    ProgramEnded,
     /// A wait took longer than the deadline.
     #[error("nothing came from {peer} within {waited:?}: look at what it does, or set a longer deadline")]
     Deadline {

@@ -125,7 +125,8 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
     /// Sets the number that the seeds of all layers come from; layer i is initialised from it plus i,
     /// wherever the layer lives, unless [`seed_fn`](Self::seed_fn) says otherwise.
     ///
-    /// Keyed random numbers, such as those of [`nn::Dropout`](crate::nn::Dropout), come from it too.
+    /// Keyed random numbers, such as those of [`nn::Dropout`](crate::nn::Dropout), come from it too. Give
+    /// every rank the same.
     #[must_use]
     #[doc(alias = "seed_layers")]
     pub fn base_seed(mut self, seed: u64) -> Self {
@@ -178,7 +179,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
     /// these layers' forward passes come one after the other on all ranks, so they should be few and
     /// small; [`nn::Dropout`](crate::nn::Dropout) costs nothing of the kind. It helps only if every layer
     /// that draws is named, and nothing else draws at the same time, such as a data source that makes
-    /// random tensors. Burn's state is left at an arbitrary place.
+    /// random tensors. Burn's state is left at an arbitrary place. Give every rank the same.
     #[must_use]
     pub fn exclusive(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.exclusive = LayerNames::new(names);
@@ -270,6 +271,7 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             grid,
             groups,
             training: Arc::new(checked),
+            exclusive: self.exclusive,
             recompute: self.recompute,
             schedule: self.schedule,
             skips: Arc::new(skips.layout(&cuts)),

@@ -65,6 +65,7 @@ pub struct PipelineModule<I, O, T> {
     pub(crate) groups: Groups,
     pub(crate) training: Arc<CheckedPlan>,
     pub(crate) recompute: Recompute,
+    exclusive: LayerNames,
     schedule: ScheduleFn,
     skips: Arc<SkipLayout>,
     cuts: Cuts,
@@ -237,12 +238,17 @@ impl<I: Value, O: Value, T: Value> PipelineModule<I, O, T> {
             self.training.instructions(rank).hash(&mut plan);
         }
         self.skips.hash(&mut plan);
+        let exclusive = match self.exclusive.is_empty() {
+            true => String::new(),
+            false => format!(", exclusive {:?}", self.exclusive),
+        };
         format!(
-            "{} layers cut at {:?}, plan {:016x}, {} replica(s)",
+            "{} layers cut at {:?}, plan {:016x}, {} replica(s), seed {}{exclusive}",
             self.summary.layers.len(),
             self.cuts.boundaries(),
             plan.finish(),
-            self.n_replicas()
+            self.n_replicas(),
+            self.base_seed
         )
     }
 

@@ -116,3 +116,20 @@ fn bounds_that_are_not_above_zero_are_refused() {
         }
     }
 }
+
+#[test]
+fn the_norm_of_a_model_without_trained_parameters_is_zero() {
+    let norms = World::local(2).expect("two ranks").run(|rank| {
+        let layers = Layers::new().repeat(2, |_, d| {
+            Times { number: Param::from_tensor(Tensor::ones([1], d)), factor: 2.0 }.no_grad()
+        });
+        let loss = |y: Tensor<1>, _: Tensor<1>| y;
+        let module = PipelineModule::builder(&layers, loss).build(&rank)?;
+        let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig::new(0.1))?;
+        engine.set_gradient_clipping(Some(GradientClipping::GlobalNorm(1.0)))?;
+        let one = Tensor::<1>::ones([1], &Device::flex());
+        let report = engine.train_batch(&mut std::iter::once((one.clone(), one)))?.expect("a batch");
+        Ok::<_, EngineError>(report.gradient_norm.map(f64::to_bits))
+    });
+    assert_eq!(norms.expect("the run ends well"), [Some(0.0_f64.to_bits()); 2], "and not -0");
+}

@@ -331,6 +331,53 @@ fn ranks_that_build_different_plans_are_told() {
 }
 
 #[test]
+fn ranks_with_different_seeds_or_exclusive_layers_are_told() {
+    for what in ["seed", "exclusive"] {
+        let result = World::local(2).expect("two ranks").run(move |rank| {
+            let is_odd = rank.rank() == Rank(1);
+            let layers = Layers::new().repeat(2, |_, d| {
+                let linear = LinearConfig::new(3, 3).init(d);
+                Fuse { linear, fault: Fault::Never, at: 0, calls: Arc::default() }
+            });
+            let builder = PipelineModule::builder(&layers, square);
+            let builder = match (is_odd, what) {
+                (true, "seed") => builder.base_seed(99),
+                (true, _) => builder.exclusive(["Fuse"]),
+                (false, _) => builder,
+            };
+            let module = builder.build(&rank)?;
+            let mut engine = PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig::new(0.1))?;
+            let error = engine.train_batch(&mut pairs(1)).expect_err("the ranks differ");
+            Ok::<_, EngineError>(error.cause().to_string())
+        });
+        let told = result.expect("every rank is told");
+        assert_eq!(told[0], told[1]);
+        assert!(
+            told[0].contains(what) && told[0].contains("every rank must make the same calls"),
+            "{told:?}"
+        );
+    }
+}
+
+/// What a rank needs for its stages is gone with its program.
+#[test]
+fn a_handle_used_after_its_program_has_ended_is_told() {
+    let handles = World::local(2).expect("two ranks").run(|rank| Ok::<_, EngineError>(rank));
+    for rank in handles.expect("nothing goes wrong") {
+        let layers = Layers::new().repeat(2, |_, d| {
+            let linear = LinearConfig::new(3, 3).init(d);
+            Fuse { linear, fault: Fault::Never, at: 0, calls: Arc::default() }
+        });
+        let module = PipelineModule::builder(&layers, square).build(&rank).expect("a sound module");
+        let engine = PipelineEngine::new(module, SgdConfig::new().init(), TrainConfig::new(0.1));
+        match engine {
+            Err(EngineError::Step(error)) => assert!(matches!(error.cause(), Cause::ProgramEnded), "{error}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_program_that_returns_an_error_ends_the_others_and_is_returned() {
     let started = Instant::now();
     let result = World::local(3).expect("three ranks").run(|rank| {
