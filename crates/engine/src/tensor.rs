@@ -190,6 +190,19 @@ impl AnyTensor {
         Self(any_kind!(self, t => t.inner().autodiff().into_bridge()))
     }
 
+    /// The same data behind a node of its own, at which all gradients from its users add up first. A
+    /// tensor that is not tracked stays as it is.
+    pub(crate) fn into_own_node(self) -> Self {
+        if !self.is_tracked() {
+            return self;
+        }
+        Self(by_rank!(self.rank(), D => {
+            let tensor = Tensor::<D, Float>::from_bridge(self.0);
+            let shape = tensor.shape();
+            tensor.reshape::<D, _>(shape).into_bridge()
+        }, else unreachable_rank()))
+    }
+
     /// Tells whether a gradient would flow through this tensor.
     #[must_use]
     pub fn is_tracked(&self) -> bool {

@@ -12,6 +12,10 @@ impl<I: Value, O: Value> Layers<I, O> {
     /// unique in a list (see [`Layers::then_namespaced`]) and are checked, with the types, when a module is
     /// built. Each of these entries counts as a layer without parameters.
     ///
+    /// Gradients have the same bits at every split where each use takes the value once. Those of an entry
+    /// that takes it several times, as `y * x.clone() + x` does, add up in an order that depends on the
+    /// cuts, within rounding.
+    ///
     /// # Source
     /// torchgpipe, `skip/skippable.py`, `stash` and `pop`; several users and other values than tensors
     /// are own.

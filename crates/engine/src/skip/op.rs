@@ -91,7 +91,9 @@ impl SkipOp {
             Run::Stash(make) => {
                 let value = make(input.clone())?;
                 store.stash(layer, value);
-                Ok(input)
+                // The layers behind may use it several times: their gradients add up before they join those
+                // of the value's users, as they do where a stage ends here.
+                Ok(input.map(AnyTensor::into_own_node))
             }
             Run::Use(combine) => combine(input, store.take(layer)),
         }

@@ -362,7 +362,7 @@ fn ranks_with_different_seeds_or_exclusive_layers_are_told() {
 /// What a rank needs for its stages is gone with its program.
 #[test]
 fn a_handle_used_after_its_program_has_ended_is_told() {
-    let handles = World::local(2).expect("two ranks").run(|rank| Ok::<_, EngineError>(rank));
+    let handles = World::local(2).expect("two ranks").run(Ok::<_, EngineError>);
     for rank in handles.expect("nothing goes wrong") {
         let layers = Layers::new().repeat(2, |_, d| {
             let linear = LinearConfig::new(3, 3).init(d);

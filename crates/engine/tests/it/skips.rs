@@ -55,6 +55,36 @@ fn a_list_with_a_skip_inside_is_appended_under_three_names() {
     assert!(corpus::repeated_blocks().compare_under_every_schedule(&[1, 3], &[3]) > 20);
 }
 
+/// Gradients of one value come from its users and from the layer behind the stash, which uses it three
+/// times: they add up in one order, whether a stage ends between them or not.
+#[test]
+fn a_layer_that_uses_a_stashed_value_more_than_once_has_the_same_numbers_at_every_split() {
+    let train = |p: usize, route: SkipRoute, interval: usize| {
+        let model = corpus::residual();
+        let layers = Layers::new()
+            .layer(|d| corpus::Dense::new(0, d))
+            .stash("x", Tensor::<2>::clone)
+            .map(|x: Tensor<2>| x.clone().tanh() * x.clone() + x * 0.3)
+            .layer(|d| corpus::Dense::new(1, d))
+            .peek("x", |y: Tensor<2>, x: Tensor<2>| y * x)
+            .layer(|d| corpus::Dense::new(2, d))
+            .pop("x", |y: Tensor<2>, x: Tensor<2>| y + x);
+        let builder = move || {
+            let builder = PipelineModule::builder(&layers, model.loss).partition("uniform".parse()?);
+            Ok(builder.skips(route).recompute(Recompute::every(interval)))
+        };
+        harness::run("used more than once", builder, model.data, Schedule::OneFOneB, (p, 3, 2))
+    };
+    let whole = train(1, SkipRoute::Direct, 0);
+    for p in 1..=7 {
+        for route in [SkipRoute::Direct, SkipRoute::Carried] {
+            for interval in [0, 1, 2] {
+                assert_eq!(train(p, route, interval), whole, "p={p}, {route:?}, recompute {interval}");
+            }
+        }
+    }
+}
+
 /// The message of a list that cannot be built.
 fn refused(layers: &Layers<Tensor<2>, Tensor<2>>, route: Option<&'static str>) -> String {
     let layers = layers.clone();
