@@ -128,6 +128,17 @@ pub enum BuildError {
         /// Pipeline ranks of the topology.
         topology: usize,
     },
+    /// The schedule made a plan for another number of micro-batches.
+    #[error(
+        "the schedule gave a plan for {plan} micro-batches, the module has {module}: set \
+             `.micro_batches({plan})`, or give a schedule that heeds the shape it is asked for"
+    )]
+    PlanMicroBatches {
+        /// Micro-batches of the plan.
+        plan: u32,
+        /// Micro-batches of the module.
+        module: u32,
+    },
     /// A plan does not do what it is for.
     #[error("the {wanted} plan {found}: give a schedule for {wanted}")]
     PlanKind {

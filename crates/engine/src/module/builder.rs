@@ -239,6 +239,10 @@ impl<I: Value, O: Value, T: Value> PipelineModuleBuilder<I, O, T> {
             let plan = usize::try_from(placement.n_ranks()).unwrap_or(usize::MAX);
             return Err(BuildError::PlanRanks { plan, topology: ranks.len() });
         }
+        if plan.n_micro_batches() != self.n_micro_batches {
+            let (plan, module) = (plan.n_micro_batches(), self.n_micro_batches);
+            return Err(BuildError::PlanMicroBatches { plan, module });
+        }
         let checked = prove(&plan)?;
         if checked.is_forward_only() {
             return Err(BuildError::PlanKind { wanted: "training", found: "has no backward pass" });

@@ -19,6 +19,7 @@ mod normaliser;
 mod optimizer;
 mod parity;
 mod pieces;
+mod plans;
 mod precision;
 mod property;
 mod random;
