@@ -193,6 +193,17 @@ pub enum BuildError {
         /// Their name.
         name: String,
     },
+    /// A layer's name is empty, or is what another layer is called by its number.
+    #[error(
+        "layer {layer} has the name `{name}`: a name has a letter, and layers without one are called \
+             by their number, as in `layer_007`"
+    )]
+    NotAName {
+        /// Global index of the layer.
+        layer: usize,
+        /// The name.
+        name: String,
+    },
     /// A layer that ties parameters finds no module for it.
     #[error(transparent)]
     TieBuilder(Box<TieError>),

@@ -79,10 +79,13 @@ pub(super) fn panicked(spec: &LayerSpec, index: usize, payload: &(dyn std::any::
 pub(super) fn check_names(specs: &[LayerSpec]) -> Result<(), BuildError> {
     let mut known = BTreeMap::new();
     for (index, spec) in specs.iter().enumerate() {
-        if let Some(name) = spec.name()
-            && let Some(first) = known.insert(name, index)
-        {
+        let Some(name) = spec.name() else { continue };
+        if let Some(first) = known.insert(name, index) {
             return Err(BuildError::LayerName { first, second: index, name: name.to_owned() });
+        }
+        let number = name.strip_prefix("layer_").unwrap_or(name);
+        if number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(BuildError::NotAName { layer: index, name: name.to_owned() });
         }
     }
     Ok(())

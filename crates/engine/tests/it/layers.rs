@@ -155,6 +155,20 @@ fn a_name_that_stands_twice_is_refused() {
     assert_eq!(error.to_string(), "layers 0 and 4 have the name `a`: give every layer another name, or none");
 }
 
+/// Recompute and exclusive runs choose layers by name or by number: one must not look like the other.
+#[test]
+fn a_name_that_is_empty_or_looks_like_a_number_is_refused() {
+    let dense = |d: &Device| Dense { linear: linear(0, d) };
+    for name in ["", "7", "layer_", "layer_001"] {
+        let error = refused(&Layers::new().layer(dense).layer(dense).named(name));
+        assert!(matches!(&error, BuildError::NotAName { layer: 0 | 1, .. }), "{name:?}: {error}");
+    }
+    let names = ["layer_one", "l1", "1.a"];
+    for name in names {
+        assert_eq!(losses(2, &Layers::new().layer(dense).layer(dense).named(name), &batch()).len(), 3);
+    }
+}
+
 #[test]
 fn dynamic_lists_run_like_typed_ones_and_name_the_first_misfit() {
     let typed = Layers::new().repeat(2, |i, d| Dense { linear: linear(i, d) });
