@@ -1,5 +1,8 @@
 //! What the engine itself costs: steps of layers that do next to nothing, and backward from a gradient.
 
+mod clock;
+mod gpt;
+
 use std::hint::black_box;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -104,5 +107,5 @@ fn bench_dropout(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, bench_steps, bench_backward, bench_dropout);
+criterion_group!(benches, bench_steps, bench_backward, bench_dropout, gpt::bench);
 criterion_main!(benches);

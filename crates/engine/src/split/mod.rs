@@ -1,5 +1,6 @@
 //! Operations whose parameters' gradients may wait, and the list of what a micro-batch still owes.
 
+mod embedding;
 mod linear;
 
 use std::cell::RefCell;
@@ -11,6 +12,7 @@ use burn::module::ParamId;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
+pub(crate) use embedding::embedding;
 pub(crate) use linear::linear;
 
 /// The gradients of one linear operation's weight and bias.
@@ -93,5 +95,14 @@ impl Slot {
     /// The slot of an operation that runs now on this thread.
     pub(crate) fn here(weight: ParamId, bias: Option<ParamId>) -> Self {
         Self { weight, bias, deferred: CURRENT.with_borrow(Clone::clone) }
+    }
+
+    /// The slot without a list where `parameter` is computed: only a leaf's gradient can wait, that of a
+    /// computed tensor must flow on through the graph.
+    fn for_leaf<const D: usize>(self, parameter: &Tensor<D>) -> Self {
+        if parameter.is_tracked() && !parameter.is_require_grad() {
+            return Self { deferred: None, ..self };
+        }
+        self
     }
 }
