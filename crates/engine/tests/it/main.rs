@@ -17,6 +17,7 @@ mod layers;
 mod memory;
 mod normaliser;
 mod optimizer;
+mod nn;
 mod parity;
 mod pieces;
 mod plans;
