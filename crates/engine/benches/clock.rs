@@ -24,6 +24,8 @@ pub(crate) fn on_one_thread<R>(bencher: &mut Bencher<'_>, mut work: impl FnMut()
 
 /// Nanoseconds on a processor, as Linux counts them for a thread.
 fn processor_time() -> Option<Duration> {
+    // Brings the count up to date, which otherwise is as old as the last tick.
+    std::thread::yield_now();
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }

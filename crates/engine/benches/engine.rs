@@ -2,6 +2,7 @@
 
 mod clock;
 mod gpt;
+mod nn;
 
 use std::hint::black_box;
 use std::sync::mpsc;
@@ -107,5 +108,5 @@ fn bench_dropout(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, bench_steps, bench_backward, bench_dropout, gpt::bench);
+criterion_group!(benches, bench_steps, bench_backward, bench_dropout, nn::bench, gpt::bench);
 criterion_main!(benches);

@@ -1,11 +1,9 @@
 //! The model as a list of layers: embedding, blocks, head.
 
-use brigade_engine::nn::Linear;
+use brigade_engine::nn::{self, Embedding, LayerNorm, Linear, causal_attention, gelu};
 use brigade_engine::{Layer, Layers};
 use burn::module::Module;
-use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, LinearConfig};
-use burn::tensor::activation::{gelu, softmax};
+use burn::nn::{EmbeddingConfig, Initializer, LayerNormConfig, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
 /// Sizes of the model.
@@ -29,8 +27,7 @@ pub(crate) fn gpt(config: ModelConfig) -> Layers<Tensor<2, Int>, Tensor<3>> {
 /// Mean loss a character, in nats.
 pub(crate) fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     let [rows, seq, n_symbols] = logits.dims();
-    let loss = CrossEntropyLossConfig::new().init(&logits.device());
-    loss.forward(logits.reshape([rows * seq, n_symbols]), targets.reshape([rows * seq]))
+    nn::cross_entropy(logits.reshape([rows * seq, n_symbols]), targets.reshape([rows * seq]))
 }
 
 /// What a character is plus where it stands.
@@ -42,12 +39,11 @@ struct Embed {
 
 impl Embed {
     fn new(config: &ModelConfig, device: &Device) -> Self {
-        let tokens = EmbeddingConfig::new(config.n_symbols, config.width);
-        let positions = EmbeddingConfig::new(config.seq, config.width);
-        Self {
-            tokens: tokens.with_initializer(normal(0.02)).init(device),
-            positions: positions.with_initializer(normal(0.02)).init(device),
-        }
+        let table = |n| {
+            let config = EmbeddingConfig::new(n, config.width).with_initializer(normal(0.02));
+            Embedding::new(&config, device)
+        };
+        Self { tokens: table(config.n_symbols), positions: table(config.seq) }
     }
 }
 
@@ -74,8 +70,6 @@ struct Block {
     norm_dense: LayerNorm,
     up: Linear,
     down: Linear,
-    /// Zero where a character may look, far below it where it may not: itself and those before it.
-    causal: Tensor<2>,
     n_heads: usize,
 }
 
@@ -89,31 +83,21 @@ impl Block {
             Linear::new(&LinearConfig::new(from, to).with_bias(false).with_initializer(normal(std)), device)
         };
         Self {
-            norm_attention: LayerNormConfig::new(width).init(device),
+            norm_attention: LayerNorm::new(&LayerNormConfig::new(width), device),
             query: linear(width, width, 0.02),
             key: linear(width, width, 0.02),
             value: linear(width, width, 0.02),
             merge: linear(width, width, residual),
-            norm_dense: LayerNormConfig::new(width).init(device),
+            norm_dense: LayerNorm::new(&LayerNormConfig::new(width), device),
             up: linear(width, 4 * width, 0.02),
             down: linear(4 * width, width, residual),
-            causal: Tensor::<2>::full([config.seq, config.seq], -1e9, device).triu(1),
             n_heads: config.n_heads,
         }
     }
 
     fn attend(&self, x: Tensor<3>) -> Tensor<3> {
-        let [rows, seq, width] = x.dims();
-        let head_width = width / self.n_heads;
-        let split = |y: Tensor<3>| y.reshape([rows, seq, self.n_heads, head_width]).swap_dims(1, 2);
-        let scale = u32::try_from(head_width).map_or(1.0, |n| f64::from(n).sqrt().recip());
-        let query = split(self.query.forward(x.clone()) * scale);
-        let key = split(self.key.forward(x.clone()));
-        let value = split(self.value.forward(x));
-        // Shorter texts than the longest look at the corner of the mask that is theirs.
-        let causal = self.causal.clone().slice([0..seq, 0..seq]).reshape([1, 1, seq, seq]);
-        let weights = softmax(query.matmul(key.transpose()) + causal, 3);
-        self.merge.forward(weights.matmul(value).swap_dims(1, 2).reshape([rows, seq, width]))
+        let (query, key) = (self.query.forward(x.clone()), self.key.forward(x.clone()));
+        self.merge.forward(causal_attention(query, key, self.value.forward(x), self.n_heads))
     }
 }
 
@@ -139,7 +123,10 @@ impl Head {
     fn new(config: &ModelConfig, device: &Device) -> Self {
         let out =
             LinearConfig::new(config.width, config.n_symbols).with_bias(false).with_initializer(normal(0.02));
-        Self { norm: LayerNormConfig::new(config.width).init(device), out: Linear::new(&out, device) }
+        Self {
+            norm: LayerNorm::new(&LayerNormConfig::new(config.width), device),
+            out: Linear::new(&out, device),
+        }
     }
 }
 

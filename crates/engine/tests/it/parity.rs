@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use brigade_engine::nn::{self, Embedding, LayerNorm, Linear, gelu};
 use brigade_engine::{
     EngineError, GradientClipping, Layer, Layers, NamedTensor, PipelineEngine, PipelineModule, TrainConfig,
     World,
 };
 use burn::module::{Module, Param};
-use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
-use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -190,7 +189,7 @@ impl Sizes {
 fn layers(sizes: Sizes, weights: &Arc<Weights>, tied: bool) -> Layers<Tensor<2, Int>, Tensor<3>> {
     let (w0, w1, w2) = (Arc::clone(weights), Arc::clone(weights), Arc::clone(weights));
     let embedding = move |d: &Device| {
-        let mut emb = EmbeddingConfig::new(sizes.vocab, sizes.width).init(d);
+        let mut emb = Embedding::new(&EmbeddingConfig::new(sizes.vocab, sizes.width), d);
         emb.weight = load(&w0, "emb.weight", d);
         Emb { emb }
     };
@@ -198,11 +197,11 @@ fn layers(sizes: Sizes, weights: &Arc<Weights>, tied: bool) -> Layers<Tensor<2, 
     let layers = if tied { layers.tied("emb", ["emb.weight"], embedding) } else { layers.layer(embedding) };
     let layers = layers.repeat(sizes.n_blocks, move |i, d| {
         let name = |rest: &str| format!("blocks.{i}.{rest}");
-        let mut ln = LayerNormConfig::new(sizes.width).init(d);
+        let mut ln = LayerNorm::new(&LayerNormConfig::new(sizes.width), d);
         ln.gamma = load(&w1, &name("ln.weight"), d);
         ln.beta = Some(load(&w1, &name("ln.bias"), d));
         let linear = |layer: &str, input, output| {
-            let mut linear = LinearConfig::new(input, output).init(d);
+            let mut linear = Linear::new(&LinearConfig::new(input, output), d);
             linear.weight = load(&w1, &name(&format!("{layer}.weight")), d);
             linear.bias = Some(load(&w1, &name(&format!("{layer}.bias")), d));
             linear
@@ -221,7 +220,7 @@ fn layers(sizes: Sizes, weights: &Arc<Weights>, tied: bool) -> Layers<Tensor<2, 
         });
     }
     layers.layer(move |d| {
-        let mut head = LinearConfig::new(sizes.width, sizes.vocab).init(d);
+        let mut head = Linear::new(&LinearConfig::new(sizes.width, sizes.vocab), d);
         head.weight = load(&w2, "head.weight", d);
         head.bias = Some(load(&w2, "head.bias", d));
         Head { head }
@@ -230,8 +229,7 @@ fn layers(sizes: Sizes, weights: &Arc<Weights>, tied: bool) -> Layers<Tensor<2, 
 
 fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     let [batch, seq, vocab] = logits.dims();
-    let loss = CrossEntropyLossConfig::new().init(&logits.device());
-    loss.forward(logits.reshape([batch * seq, vocab]), targets.reshape([batch * seq]))
+    nn::cross_entropy(logits.reshape([batch * seq, vocab]), targets.reshape([batch * seq]))
 }
 
 /// Burn's optimizer with the settings of `parity.json`, its learning rate, and the norm to clip by.
