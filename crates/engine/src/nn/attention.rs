@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
 use super::Linear;
-use crate::fused;
+use crate::nn::fused;
 
 /// What each position of `value` becomes: the mean of itself and those before it, weighted by how well its
 /// query fits their keys.

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
 
-use crate::fused;
+use crate::nn::fused;
 
 /// The mean over rows of minus the logarithm of the softmax's value at the target.
 ///

@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::fused;
+use crate::nn::fused;
 
 /// GELU with the normal distribution's own probabilities, as [`burn::tensor::activation::gelu`].
 ///

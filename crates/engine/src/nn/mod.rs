@@ -17,7 +17,9 @@ mod attention;
 mod cross_entropy;
 mod dropout;
 mod embedding;
+pub(crate) mod fused;
 mod gelu;
+pub(crate) mod kernels;
 mod linear;
 mod norm;
 

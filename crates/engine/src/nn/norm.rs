@@ -3,8 +3,8 @@
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
-use crate::fused::{self, Parameters};
-use crate::kernels::Centre;
+use crate::nn::fused::{self, Parameters};
+use crate::nn::kernels::Centre;
 
 /// Normalises the last dimension to mean zero and variance one, then scales and shifts it.
 ///

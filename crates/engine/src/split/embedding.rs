@@ -12,8 +12,8 @@ use burn::backend::{
 use burn::tensor::{Int, Tensor};
 
 use super::{Job, Slot};
-use crate::fused::flex;
-use crate::kernels;
+use crate::nn::fused::flex;
+use crate::nn::kernels;
 
 /// The parts of the operation, for each backend that has tensors.
 pub(crate) trait EmbeddingParts: Backend {

@@ -9,7 +9,7 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_e
 use burn::tensor::{Shape, Tensor};
 
 use super::flex;
-use crate::kernels::{self, Centre};
+use crate::nn::kernels::{self, Centre};
 
 /// How an operation normalises.
 #[derive(Clone, Copy, Debug)]

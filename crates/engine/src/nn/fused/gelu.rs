@@ -9,7 +9,7 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_e
 use burn::tensor::Tensor;
 
 use super::flex;
-use crate::kernels;
+use crate::nn::kernels;
 
 /// The parts of the operation, for each backend that has tensors.
 pub(crate) trait GeluParts: Backend {

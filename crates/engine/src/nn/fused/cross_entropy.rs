@@ -8,7 +8,7 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_e
 use burn::tensor::{IndexingUpdateOp, Int, Shape, Tensor};
 
 use super::flex;
-use crate::kernels;
+use crate::nn::kernels;
 
 /// The parts of the operation, for each backend that has tensors.
 pub(crate) trait CrossEntropyParts: Backend {
